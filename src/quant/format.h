@@ -91,8 +91,8 @@ size_t mote_format_row_bytes(enum mote_format format, int64_t n_col);
 int mote_format_code_bits(enum mote_format format);
 
 /* One matrix of weights, W[n_row][n_col]; row r of a product is sum over c of W[r][c] * x[c].
- * Memory belongs to whoever made the view. No alignment may be assumed for BLOCK data; PLANAR codes are 4-byte
- * aligned and scales have their type's alignment. */
+ * Memory belongs to whoever made the view. No alignment may be assumed of any pointer, PLAIN and PLANAR included:
+ * MLX writes safetensors whose data start at an odd byte, and they are read in place (mote_load_u*, loadu). */
 struct mote_matrix {
     enum mote_format format;
     enum mote_format scale_format; /* AFFINE*: of scale and bias (F32, F16, BF16). Others: unused */
