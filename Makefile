@@ -5,7 +5,7 @@ CC ?= cc
 AR ?= ar
 PREFIX ?= /usr/local
 VERSION := 0.1.0
-DEPS := libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev libcmocka-dev pkg-config gcc make
+DEPS := gcc g++ make binutils pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev libcmocka-dev clang-format
 
 ifdef SAN
 B ?= build-san
@@ -45,33 +45,78 @@ endif
 
 all: $(B)/mote $(B)/libmote.a $(B)/libmote.so
 
+# V=1 shows whole command lines.
+Q := $(if $(V),,@)
+say = $(if $(V),,@echo '  $(1) $@')
+
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c $< -o $@
+	$(call say,cc)
+	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c $< -o $@
 
 $(B)/libmote.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,ar)
+	$(Q)$(AR) rcs $@ $^
 
 $(B)/libmote.so: $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,libmote.so.0 -Wl,--no-undefined $(SANFLAGS) $^ $(PKG_LIBS) -o $@
+	$(call say,ld)
+	$(Q)$(CC) -shared -Wl,-soname,libmote.so.0 -Wl,--no-undefined $(SANFLAGS) $^ $(PKG_LIBS) -o $@
 
 $(B)/mote: $(CLI_OBJ) $(B)/libmote.a
-	$(CC) $(SANFLAGS) $^ $(PKG_LIBS) $(EDIT_LIBS) -o $@
+	$(call say,ld)
+	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) $(EDIT_LIBS) -o $@
 
 $(B)/tests/%: $(B)/tests/%.o $(TEST_SUPPORT:%.c=$(B)/%.o) $(B)/libmote.a
 	@mkdir -p $(@D)
-	$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -lcmocka -o $@
+	$(call say,ld)
+	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -lcmocka -o $@
 
 $(B)/tests/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/libmote.a
 	@mkdir -p $(@D)
-	$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -o $@
+	$(call say,ld)
+	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -o $@
 
 tests: $(TEST_BIN) $(FUZZ_BIN)
+
+# ---- installing what is missing (Debian) ----
+# A package is missing when dpkg does not know it as installed; root or sudo installs, anyone else is told what to do.
+deps:
+	@missing=; for p in $(DEPS); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	[ -z "$$missing" ] && exit 0; \
+	if ! command -v apt-get >/dev/null; then echo "please install:$$missing" >&2; exit 1; fi; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	echo "installing:$$missing"; \
+	$$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null
+
+# The sub-make starts after deps, so that pkg-config finds what was just installed.
+demo: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) $(B)/mote
+	@$(B)/mote run -m models/fable-tq1_0.gguf -n 200 --temp 0.7 --top-p 0.9 --seed 7 \
+	    --chat -p "Tell me the story of the clever fox."
+
+test: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all tests
+	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 B=build-san tests
+	@tests/run.sh build build-san
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/mote
+	install -m 755 $(B)/mote $(DESTDIR)$(PREFIX)/bin/mote
+	install -m 644 $(B)/libmote.a $(DESTDIR)$(PREFIX)/lib/libmote.a
+	install -m 755 $(B)/libmote.so $(DESTDIR)$(PREFIX)/lib/libmote.so.$(VERSION)
+	ln -sf libmote.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libmote.so.0
+	ln -sf libmote.so.0 $(DESTDIR)$(PREFIX)/lib/libmote.so
+	install -m 644 include/mote.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 include/mote/*.h $(DESTDIR)$(PREFIX)/include/mote/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/mote.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mote.pc
+
+format:
+	find src include tests \( -name '*.c' -o -name '*.h' \) ! -path src/quant/iq_grid.c | xargs clang-format -i
 
 clean:
 	rm -rf build build-*
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all tests clean
+.PHONY: all tests deps demo test install format clean

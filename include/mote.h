@@ -1,16 +1,16 @@
 /* mote.h: run mixture-of-experts language models whose experts are stored in 1 to 8 bits.
  *
- * Reads from simple to advanced: open a model, start a session, write text; then sampling and chat; then what a
- * model publisher needs (inspect, plan, quantise, measure); then benchmarks.
+ * Reads from simple to advanced: open a model, start a session, write text; then sampling and chat; then what
+ * a model publisher needs (inspect, plan, quantise, measure); then benchmarks.
  *
  * Rules that hold everywhere
  *   Errors     every function that can fail returns mote_status; mote_error() is the message (mote/status.h).
- *   Ownership  `create`/`open` give an object, `destroy`/`close` take it back (NULL is fine). On failure the out
- *              parameter is NULL and nothing is left behind. Strings passed in are copied.
- *   Options    a struct that starts with struct_size; set it with MOTE_OPTIONS(name) and zero means "default".
- *   Threads    a model may be shared by sessions, but one call at a time runs on a model (it owns the thread
- *              pool); different models are independent. mote_error() is per thread.
- *   Output     the library never prints; mote_log_handler receives warnings and progress.
+ *   Ownership  `create`/`open` give an object, `destroy`/`close` take it back (NULL is fine). On failure the
+ * out parameter is NULL and nothing is left behind. Strings passed in are copied. Options    a struct that
+ * starts with struct_size; set it with MOTE_OPTIONS(name) and zero means "default". Threads    a model may be
+ * shared by sessions, but one call at a time runs on a model (it owns the thread pool); different models are
+ * independent. mote_error() is per thread. Output     the library never prints; mote_log_handler receives
+ * warnings and progress.
  */
 #ifndef MOTE_H
 #define MOTE_H
@@ -24,9 +24,9 @@
 extern "C" {
 #endif
 
-#define MOTE_OPTIONS(type)                                                                                   \
-    {                                                                                                        \
-        sizeof(struct type)                                                                                  \
+#define MOTE_OPTIONS(type)  \
+    {                       \
+        sizeof(struct type) \
     }
 
 MOTE_API const char *mote_version(void); /* "0.1.0" */
@@ -34,25 +34,27 @@ MOTE_API const char *mote_version(void); /* "0.1.0" */
 /* level: 0 warning, 1 information. NULL: silence (the default). Process-wide. */
 MOTE_API void mote_log_handler(void (*handler)(void *context, int level, const char *message), void *context);
 
-/* Progress of long work: done and total in `unit` ("bytes", "tensors", "tokens"). Return 0 to go on, anything else
- * to cancel (the call then fails with MOTE_CANCELLED). */
-typedef int mote_progress_fn(void *context, const char *what, uint64_t done, uint64_t total, const char *unit);
+/* Progress of long work: done and total in `unit` ("bytes", "tensors", "tokens"). Return 0 to go on, anything
+ * else to cancel (the call then fails with MOTE_CANCELLED). */
+typedef int mote_progress_fn(void *context, const char *what, uint64_t done, uint64_t total,
+                             const char *unit);
 
-/* ---- 1. a model ---------------------------------------------------------------------------------------------- */
+/* ---- 1. a model
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct mote_model mote_model;
 typedef struct mote_session mote_session;
 
 struct mote_model_options {
     size_t struct_size;
-    int n_thread;        /* 0: all CPUs of this process */
-    uint64_t memory;     /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
-    const char *act;     /* activation type of products: "default", "f32" */
-    const char *moe;     /* "fused" (default) or "unfused" */
-    int64_t n_ctx;       /* tokens per session; 0: the model's, at most 4096 */
-    int64_t n_batch;     /* rows of a prefill step; 0: 512 */
-    int64_t n_session;   /* sessions that the plan counts KV for; 0: 1 */
-    const char *kv;      /* "f16" (default), "f32", "q8_0" */
+    int n_thread;               /* 0: all CPUs of this process */
+    uint64_t memory;            /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
+    const char *act;            /* activation type of products: "default", "f32" */
+    const char *moe;            /* "fused" (default) or "unfused" */
+    int64_t n_ctx;              /* tokens per session; 0: the model's, at most 4096 */
+    int64_t n_batch;            /* rows of a prefill step; 0: 512 */
+    int64_t n_session;          /* sessions that the plan counts KV for; 0: 1 */
+    const char *kv;             /* "f16" (default), "f32", "q8_0" */
     mote_progress_fn *progress; /* may be NULL */
     void *progress_context;
 };
@@ -60,13 +62,14 @@ struct mote_model_options {
 /* Open a GGUF file, a Hugging Face folder or an MLX folder. Weights stay mapped from the file.
  * MOTE_NOT_FOUND, MOTE_IO, MOTE_FORMAT: the file; MOTE_UNSUPPORTED: names what is not supported and what is;
  * MOTE_BUDGET: `memory` is below the need, which the message names; nothing was loaded. */
-MOTE_API mote_status mote_model_open(const char *path, const struct mote_model_options *options, mote_model **out);
+MOTE_API mote_status mote_model_open(const char *path, const struct mote_model_options *options,
+                                     mote_model **out);
 MOTE_API void mote_model_close(mote_model *model); /* after its sessions */
 
 struct mote_model_info {
     size_t struct_size;
-    const char *arch, *name;   /* "qwen3moe", "Fable" */
-    const char *kernels;       /* "avx2" */
+    const char *arch, *name; /* "qwen3moe", "Fable" */
+    const char *kernels;     /* "avx2" */
     int64_t n_layer, n_vocab, d_model, n_expert, n_expert_used;
     int64_t n_ctx_train;
     uint64_t n_param, n_param_active;
@@ -76,7 +79,8 @@ struct mote_model_info {
 };
 MOTE_API mote_status mote_model_describe(const mote_model *model, struct mote_model_info *out);
 
-/* ---- 2. text to tokens and back ------------------------------------------------------------------------------- */
+/* ---- 2. text to tokens and back
+ * ------------------------------------------------------------------------------- */
 
 enum { MOTE_TOKENIZE_SPECIAL = 1, MOTE_TOKENIZE_BOS = 2 };
 
@@ -89,23 +93,26 @@ MOTE_API int mote_model_token_ends(const mote_model *model, int32_t id); /* end 
 struct mote_chat_message {
     const char *role, *content;
 };
-/* The conversation as ids, ending with an open assistant turn. Capacity: sum of lengths + 16 * n_message + 16. */
+/* The conversation as ids, ending with an open assistant turn. Capacity: sum of lengths + 16 * n_message
+ * + 16. */
 MOTE_API mote_status mote_model_chat(const mote_model *model, const struct mote_chat_message *message,
                                      size_t n_message, int32_t *ids, size_t capacity, size_t *n);
 
-/* ---- 3. a session: one timeline of tokens --------------------------------------------------------------------- */
+/* ---- 3. a session: one timeline of tokens
+ * --------------------------------------------------------------------- */
 
 MOTE_API mote_status mote_session_create(mote_model *model, mote_session **out);
 MOTE_API void mote_session_destroy(mote_session *session);
 
-/* Append ids[n] and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when they do
- * not fit: the session is unchanged. MOTE_CANCELLED when mote_session_cancel was called: the tokens of finished
- * chunks stay. */
+/* Append ids[n] and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when
+ * they do not fit: the session is unchanged. MOTE_CANCELLED when mote_session_cancel was called: the tokens
+ * of finished chunks stay. */
 MOTE_API mote_status mote_session_eval(mote_session *session, const int32_t *ids, size_t n);
 MOTE_API void mote_session_cancel(mote_session *session); /* from a signal handler or another thread */
 MOTE_API int64_t mote_session_length(const mote_session *session);
 MOTE_API const int32_t *mote_session_tokens(const mote_session *session); /* [length] */
-MOTE_API mote_status mote_session_truncate(mote_session *session, int64_t length); /* forget what comes after */
+MOTE_API mote_status mote_session_truncate(mote_session *session,
+                                           int64_t length); /* forget what comes after */
 /* [n_vocab], valid until the next eval; NULL before the first. */
 MOTE_API const float *mote_session_logits(const mote_session *session);
 
@@ -132,7 +139,8 @@ MOTE_API size_t mote_model_text_capacity(const mote_model *model);
 MOTE_API void mote_decoder_put(mote_decoder *decoder, int32_t id, char *out, size_t *n);
 MOTE_API void mote_decoder_end(mote_decoder *decoder, char *out, size_t *n);
 
-/* ---- 4. what is in a file, and what it will need --------------------------------------------------------------- */
+/* ---- 4. what is in a file, and what it will need
+ * --------------------------------------------------------------- */
 
 typedef struct mote_file mote_file; /* headers only: no weights are read */
 MOTE_API mote_status mote_file_open(const char *path, mote_file **out);
@@ -165,7 +173,8 @@ struct mote_plan {
 MOTE_API mote_status mote_plan_file(const char *path, const struct mote_model_options *options,
                                     struct mote_plan *out);
 
-/* ---- 5. publishing: quantise and measure ------------------------------------------------------------------------ */
+/* ---- 5. publishing: quantise and measure
+ * ------------------------------------------------------------------------ */
 
 struct mote_quantize_options {
     size_t struct_size;
@@ -180,14 +189,16 @@ struct mote_quantize_options {
     mote_progress_fn *progress;
     void *progress_context;
 };
-/* A GGUF, Hugging Face or MLX model to a GGUF. Norms, routers and biases stay in their type (f32). A row length that
- * the type's block does not divide falls back to the nearest type that fits, with a warning that names the tensor. */
-MOTE_API mote_status mote_quantize(const char *in, const char *out, const struct mote_quantize_options *options);
+/* A GGUF, Hugging Face or MLX model to a GGUF. Norms, routers and biases stay in their type (f32). A row
+ * length that the type's block does not divide falls back to the nearest type that fits, with a warning that
+ * names the tensor. */
+MOTE_API mote_status mote_quantize(const char *in, const char *out,
+                                   const struct mote_quantize_options *options);
 
 struct mote_measure_options {
     size_t struct_size;
-    int64_t window;    /* tokens per window; 0: 512 */
-    int64_t n_window;  /* at most; 0: all */
+    int64_t window;   /* tokens per window; 0: 512 */
+    int64_t n_window; /* at most; 0: all */
     mote_progress_fn *progress;
     void *progress_context;
 };
@@ -201,7 +212,8 @@ MOTE_API mote_status mote_measure_perplexity(mote_model *model, const char *text
                                              const struct mote_measure_options *options,
                                              struct mote_perplexity *out);
 
-/* Column importance of every matrix from what flows through it: written as a GGUF (llama.cpp's imatrix layout). */
+/* Column importance of every matrix from what flows through it: written as a GGUF (llama.cpp's imatrix
+ * layout). */
 MOTE_API mote_status mote_measure_imatrix(mote_model *model, const char *text, size_t length, const char *out,
                                           const struct mote_measure_options *options);
 
@@ -236,8 +248,8 @@ MOTE_API void mote_parity_free(struct mote_parity *parity);
 /* A valid GGUF of a model's true shapes with encoded Gaussian weights and the given model's tokenizer. */
 struct mote_synth_options {
     size_t struct_size;
-    const char *shape;     /* "qwen3-30b-a3b", ...: mote_synth_shape lists them */
-    const char *type;      /* of experts, and of everything below unless named */
+    const char *shape; /* "qwen3-30b-a3b", ...: mote_synth_shape lists them */
+    const char *type;  /* of experts, and of everything below unless named */
     const char *attn_type, *embed_type;
     int64_t n_layer;       /* 0: all of the shape's */
     const char *tokenizer; /* GGUF file or folder to take the tokenizer from; NULL: the built-in one */
@@ -249,28 +261,29 @@ struct mote_synth_options {
 MOTE_API mote_status mote_synth(const char *out, const struct mote_synth_options *options);
 MOTE_API const char *mote_synth_shape(size_t index); /* NULL past the end */
 
-/* ---- 6. benchmarks ------------------------------------------------------------------------------------------------ */
+/* ---- 6. benchmarks
+ * ------------------------------------------------------------------------------------------------ */
 
 struct mote_bench_row {
-    const char *what;   /* "kernel", "moe", "model" */
-    const char *name;   /* kernel: "dot q4_k"; moe: the shape; model: "pp512", "tg128 @ 2048" */
+    const char *what; /* "kernel", "moe", "model" */
+    const char *name; /* kernel: "dot q4_k"; moe: the shape; model: "pp512", "tg128 @ 2048" */
     const char *type;
-    int64_t rows;       /* rows of activations, or tokens */
-    double seconds;     /* median of one run */
-    double low, high;   /* minimum and maximum */
-    double bytes;       /* weights read by one run */
-    double operations;  /* multiply-adds x 2 */
-    double floor;       /* seconds at the bandwidth measured in this run */
-    int64_t experts;    /* distinct experts per run; 0: none */
+    int64_t rows;      /* rows of activations, or tokens */
+    double seconds;    /* median of one run */
+    double low, high;  /* minimum and maximum */
+    double bytes;      /* weights read by one run */
+    double operations; /* multiply-adds x 2 */
+    double floor;      /* seconds at the bandwidth measured in this run */
+    int64_t experts;   /* distinct experts per run; 0: none */
 };
 typedef int mote_bench_fn(void *context, const struct mote_bench_row *row); /* non-zero stops */
 
 struct mote_bench_options {
     size_t struct_size;
-    const char *what;  /* "kernel", "moe" or "model" */
-    const char *type;  /* kernel and moe: one format, NULL: all of them */
-    const char *shape; /* moe: "128/2048/768/8" or a name of mote_synth_shape */
-    const char *model; /* model: path */
+    const char *what;    /* "kernel", "moe" or "model" */
+    const char *type;    /* kernel and moe: one format, NULL: all of them */
+    const char *shape;   /* moe: "128/2048/768/8" or a name of mote_synth_shape */
+    const char *model;   /* model: path */
     const int64_t *rows; /* kernel, moe: activation rows; model: prompt lengths */
     size_t n_row;
     const int64_t *depth; /* model: tokens in the cache before generation */
@@ -281,8 +294,8 @@ struct mote_bench_options {
     struct mote_model_options *model_options;
 };
 /* *bandwidth: bytes per second of plain reads measured at the start of the run. */
-MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth, mote_bench_fn *fn,
-                                void *context);
+MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,
+                                mote_bench_fn *fn, void *context);
 
 #ifdef __cplusplus
 }

@@ -18,19 +18,19 @@ extern "C" {
 #endif
 
 /* X(name, number, text) */
-#define MOTE_STATUS_LIST(X)                                                                                  \
-    X(OK, 0, "ok")                                                                                           \
-    X(ARGUMENT, 1, "bad argument")                                                                           \
-    X(MEMORY, 2, "out of memory")                                                                            \
-    X(BUDGET, 3, "over the memory budget")                                                                   \
-    X(IO, 4, "input/output error")                                                                           \
-    X(FORMAT, 5, "malformed file")                                                                           \
-    X(UNSUPPORTED, 6, "not supported")                                                                       \
-    X(NOT_FOUND, 7, "not found")                                                                             \
-    X(CONTEXT, 8, "context is full")                                                                         \
-    X(NUMERIC, 9, "not a number")                                                                            \
-    X(CANCELLED, 10, "cancelled")                                                                            \
-    X(DEVICE, 11, "device error")                                                                            \
+#define MOTE_STATUS_LIST(X)                \
+    X(OK, 0, "ok")                         \
+    X(ARGUMENT, 1, "bad argument")         \
+    X(MEMORY, 2, "out of memory")          \
+    X(BUDGET, 3, "over the memory budget") \
+    X(IO, 4, "input/output error")         \
+    X(FORMAT, 5, "malformed file")         \
+    X(UNSUPPORTED, 6, "not supported")     \
+    X(NOT_FOUND, 7, "not found")           \
+    X(CONTEXT, 8, "context is full")       \
+    X(NUMERIC, 9, "not a number")          \
+    X(CANCELLED, 10, "cancelled")          \
+    X(DEVICE, 11, "device error")          \
     X(INTERNAL, 12, "internal error")
 
 typedef enum mote_status {

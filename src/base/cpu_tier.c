@@ -14,7 +14,8 @@ const char *mote_cpu_tier_name(enum mote_cpu_tier tier)
 enum mote_cpu_tier mote_cpu_tier_detect(void)
 {
 #if defined(__x86_64__)
-    /* The compiler's support library reads CPUID and XGETBV, so the state the OS saves is part of the answer. */
+    /* The compiler's support library reads CPUID and XGETBV, so the state the OS saves is part of the answer.
+     */
     __builtin_cpu_init();
     if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
           __builtin_cpu_supports("f16c")))

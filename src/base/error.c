@@ -15,7 +15,7 @@ const char *mote_error(void)
 const char *mote_status_text(mote_status status)
 {
     switch (status) {
-#define X(name, number, text)                                                                                \
+#define X(name, number, text) \
     case MOTE_##name: return text;
         MOTE_STATUS_LIST(X)
 #undef X
@@ -34,14 +34,16 @@ mote_status mote_fail(mote_status status, const char *format, ...)
 
 mote_status mote_context(mote_status status, const char *format, ...)
 {
-    char old[sizeof message];
-    memcpy(old, message, sizeof old);
+    char front[sizeof message];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(message, sizeof message, format, args);
+    vsnprintf(front, sizeof front - 2, format, args);
     va_end(args);
-    if (n < 0) n = 0;
-    if ((size_t)n >= sizeof message) n = (int)sizeof message - 1;
-    snprintf(message + n, sizeof message - (size_t)n, ": %s", old);
+    strcat(front, ": ");
+    size_t n = strlen(front), kept = strlen(message);
+    if (kept > sizeof message - 1 - n) kept = sizeof message - 1 - n; /* the end of the old message is cut */
+    memmove(message + n, message, kept);
+    memcpy(message, front, n);
+    message[n + kept] = 0;
     return status;
 }

@@ -15,23 +15,23 @@ mote_status mote_fail(mote_status status, const char *format, ...) __attribute__
 mote_status mote_context(mote_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Return from the calling function when `expr` fails. */
-#define TRY(expr)                                                                                            \
-    do {                                                                                                     \
-        mote_status try_status_ = (expr);                                                                    \
-        if (try_status_ != MOTE_OK) return try_status_;                                                      \
+#define TRY(expr)                                       \
+    do {                                                \
+        mote_status try_status_ = (expr);               \
+        if (try_status_ != MOTE_OK) return try_status_; \
     } while (0)
 
 /* Jump to a clean-up label when `expr` fails; `status` is the caller's variable. */
-#define TRY_GOTO(expr, status, label)                                                                        \
-    do {                                                                                                     \
-        (status) = (expr);                                                                                   \
-        if ((status) != MOTE_OK) goto label;                                                                 \
+#define TRY_GOTO(expr, status, label)        \
+    do {                                     \
+        (status) = (expr);                   \
+        if ((status) != MOTE_OK) goto label; \
     } while (0)
 
 /* Return a failure with a message when `cond` holds. */
-#define FAIL_IF(cond, status, ...)                                                                           \
-    do {                                                                                                     \
-        if (cond) return mote_fail((status), __VA_ARGS__);                                                   \
+#define FAIL_IF(cond, status, ...)                         \
+    do {                                                   \
+        if (cond) return mote_fail((status), __VA_ARGS__); \
     } while (0)
 
 #endif

@@ -35,7 +35,7 @@ static inline float mote_f16_f32(uint16_t half)
 static inline uint16_t mote_f32_f16(float value)
 {
     uint32_t bits = mote_f32_bits(value), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u) return (uint16_t)(sign | 0x7E00u); /* NaN */
+    if (magnitude > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);  /* NaN */
     if (magnitude >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* rounds to infinity */
     if (magnitude < 0x38800000u) {                                   /* subnormal half: add 0.5's ulp trick */
         float shifted = mote_bits_f32(magnitude) + 0.5f;             /* ulp of [0.5,1) is 2^-24 */
@@ -68,7 +68,8 @@ static inline float mote_e4m3_f32(uint8_t byte)
     return byte & 0x80u ? -value : value;
 }
 
-/* OCP e8m0: 2^(byte-127); 0 is the subnormal 2^-127, 255 is given as infinity (MLX) and left to the reader. */
+/* OCP e8m0: 2^(byte-127); 0 is the subnormal 2^-127, 255 is given as infinity (MLX) and left to the reader.
+ */
 static inline float mote_e8m0_f32(uint8_t byte)
 {
     return mote_bits_f32(byte ? (uint32_t)byte << 23 : 0x00400000u);

@@ -14,7 +14,8 @@ mote_status mote_mapfile_open(const char *path, struct mote_mapfile *out)
     *out = (struct mote_mapfile){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return mote_fail(errno == ENOENT ? MOTE_NOT_FOUND : MOTE_IO, "%s: cannot open: %s", path, strerror(errno));
+        return mote_fail(errno == ENOENT ? MOTE_NOT_FOUND : MOTE_IO, "%s: cannot open: %s", path,
+                         strerror(errno));
     struct stat info;
     if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
         close(fd);

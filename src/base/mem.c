@@ -87,7 +87,8 @@ mote_status mote_budget_take(struct mote_budget *budget, enum mote_mem_kind kind
     } while (!atomic_compare_exchange_weak(&budget->total, &total, total + size));
     atomic_fetch_add(&budget->used[kind], size);
     size_t now = total + size, peak = atomic_load(&budget->peak);
-    while (now > peak && !atomic_compare_exchange_weak(&budget->peak, &peak, now)) {}
+    while (now > peak && !atomic_compare_exchange_weak(&budget->peak, &peak, now)) {
+    }
     return MOTE_OK;
 }
 
@@ -109,8 +110,8 @@ static mote_status allocate(struct mote_budget *budget, enum mote_mem_kind kind,
                          size);
     size_t whole;
     if (!mote_add_size(size, sizeof(struct block_head) + 63, &whole))
-        return mote_fail(MOTE_MEMORY, "%s: %zu bytes are more than an address space", mote_mem_kind_name(kind),
-                         size);
+        return mote_fail(MOTE_MEMORY, "%s: %zu bytes are more than an address space",
+                         mote_mem_kind_name(kind), size);
     whole &= ~(size_t)63;
     TRY(mote_budget_take(budget, kind, size));
     struct block_head *head = aligned_alloc(64, whole);
@@ -217,7 +218,8 @@ mote_status mote_arena_alloc(struct mote_arena *arena, size_t size, void *out)
     struct mote_arena_chunk *chunk = arena->chunk;
     if (!chunk || chunk->size - chunk->used < want) {
         size_t bytes = want > ARENA_CHUNK ? want : ARENA_CHUNK;
-        FAIL_IF(!mote_add_size(bytes, sizeof *chunk, &bytes), MOTE_MEMORY, "arena: %zu bytes are too many", size);
+        FAIL_IF(!mote_add_size(bytes, sizeof *chunk, &bytes), MOTE_MEMORY, "arena: %zu bytes are too many",
+                size);
         TRY(mote_mem_calloc(arena->budget, arena->kind, 1, bytes, &chunk));
         chunk->size = bytes - sizeof *chunk;
         chunk->next = arena->chunk;

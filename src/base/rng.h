@@ -45,7 +45,8 @@ static inline double mote_rng_unit(struct mote_rng *rng)
 /* [0, n), n >= 1; the bias is below 2^-32 for n < 2^32. */
 static inline uint64_t mote_rng_below(struct mote_rng *rng, uint64_t n)
 {
-    return (uint64_t)(((unsigned __int128)mote_rng_u64(rng) * n) >> 64);
+    __extension__ typedef unsigned __int128 wide;
+    return (uint64_t)(((wide)mote_rng_u64(rng) * n) >> 64);
 }
 
 /* Two standard normal values at once (Box and Muller). */

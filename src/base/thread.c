@@ -6,7 +6,9 @@
 #include <sched.h>
 #include <string.h>
 
-enum { SPINS = 20000 }; /* about 50 us: longer than the gaps inside a decode step, shorter than a time slice */
+enum {
+    SPINS = 20000
+}; /* about 50 us: longer than the gaps inside a decode step, shorter than a time slice */
 
 struct mote_pool {
     int n_thread;
@@ -14,7 +16,7 @@ struct mote_pool {
     struct worker {
         struct mote_pool *pool;
         int index;
-    } *worker;
+    } * worker;
     mote_job_fn *fn;
     void *context;
     _Atomic unsigned job;  /* number of the current job; workers wait for it to change */
@@ -93,10 +95,10 @@ mote_status mote_pool_create(int n_thread, struct mote_pool **out)
     pthread_cond_init(&pool->wake, NULL);
     int started = 0;
     mote_status status;
-    TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, (size_t)n_thread, sizeof *pool->thread, &pool->thread), status,
-             fail);
-    TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, (size_t)n_thread, sizeof *pool->worker, &pool->worker), status,
-             fail);
+    TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, (size_t)n_thread, sizeof *pool->thread, &pool->thread),
+             status, fail);
+    TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, (size_t)n_thread, sizeof *pool->worker, &pool->worker),
+             status, fail);
     for (int i = 1; i < n_thread; i++, started++) {
         pool->worker[i] = (struct worker){pool, i};
         int code = pthread_create(&pool->thread[i - 1], NULL, worker_main, &pool->worker[i]);

@@ -1,0 +1,73 @@
+#!/bin/sh
+# Usage: tests/run.sh BUILD [BUILD-SAN]: run everything that `make test` runs and count it.
+# A line per program; the closing line is "N passed, N failed, N skipped".
+cd "$(dirname "$0")/.." || exit 1
+build=$1 san=$2
+passed=0 failed=0 skipped=0
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+
+# one NAME COMMAND...: a check that passes (0), is skipped (77) or fails.
+one() {
+    name=$1; shift
+    start=$(date +%s)
+    "$@" >"$log" 2>&1; code=$?
+    took=$(($(date +%s) - start))
+    case $code in
+    0) passed=$((passed + 1)); echo "ok    $name (${took}s)" ;;
+    77) skipped=$((skipped + 1)); echo "skip  $name: $(tail -n 1 "$log")" ;;
+    *) failed=$((failed + 1)); echo "FAIL  $name (exit $code)"; tail -n 40 "$log" | sed 's/^/      /' ;;
+    esac
+}
+# group NAME COMMAND...: a cmocka program: its tests are counted one by one.
+group() {
+    name=$1; shift
+    start=$(date +%s)
+    CMOCKA_MESSAGE_OUTPUT=TAP "$@" >"$log" 2>&1; code=$?
+    took=$(($(date +%s) - start))
+    s=$(grep -c '^ok .*# SKIP' "$log") p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log")
+    p=$((p - s))
+    # A crash ends the list early: it is a failure even when no test says so. So is a program without tests.
+    if [ $code -ne 0 ] && [ "$f" -eq 0 ] || [ $((p + f + s)) -eq 0 ]; then f=$((f + 1)); fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    if [ "$f" -gt 0 ]; then
+        echo "FAIL  $name: $p passed, $f failed, $s skipped (exit $code)"
+        grep -v '^ok ' "$log" | tail -n 40 | sed 's/^/      /'
+    else
+        echo "ok    $name: $p passed, $s skipped (${took}s)"
+        grep '^ok .*# SKIP' "$log" | sed 's/^/      /'
+    fi
+}
+
+one layers tools/check_layers.sh
+one names tools/check_names.sh
+one headers tools/check_headers.sh
+one symbols tools/check_symbols.sh "$build/libmote.so" "$build/libmote.a"
+one clang-format tools/check_format.sh
+
+for program in "$build"/tests/test_*; do
+    [ -f "$program" ] && [ -x "$program" ] || continue
+    group "$(basename "$program")" "$program"
+done
+for script in tests/cli/*.sh; do
+    [ -e "$script" ] && one "cli $(basename "$script" .sh)" "$script" "$build/mote"
+done
+for program in "$build"/tests/fuzz_*; do
+    [ -f "$program" ] && [ -x "$program" ] || continue
+    name=$(basename "$program")
+    one "$name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
+done
+if [ -n "$san" ]; then # the same programs under ASan and UBSan; the long ones look at SAN and do less
+    export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
+    for program in "$san"/tests/test_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        group "san $(basename "$program")" "$program"
+    done
+    for program in "$san"/tests/fuzz_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        name=$(basename "$program")
+        one "san $name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
+    done
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
