@@ -1,0 +1,28 @@
+/* kernel.c: builds the tables of kernel.h, once, tier by tier. Has no kernels of its own. */
+#include "cpu/kernel.h"
+
+#include <pthread.h>
+
+static struct mote_cpu_kernels tables[MOTE_CPU_TIER_COUNT];
+
+static void build(void)
+{
+    struct mote_cpu_kernels *scalar = &tables[MOTE_CPU_SCALAR];
+    scalar->tier = MOTE_CPU_SCALAR;
+    mote_matmul_scalar_fill(scalar);
+
+    struct mote_cpu_kernels *avx2 = &tables[MOTE_CPU_AVX2];
+    *avx2 = *scalar;
+    avx2->tier = MOTE_CPU_AVX2;
+
+    struct mote_cpu_kernels *avx512 = &tables[MOTE_CPU_AVX512];
+    *avx512 = *avx2;
+    avx512->tier = MOTE_CPU_AVX512;
+}
+
+const struct mote_cpu_kernels *mote_cpu_kernels(enum mote_cpu_tier tier)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, build);
+    return &tables[tier];
+}
