@@ -1,0 +1,244 @@
+/* backend.h: where a model's step is computed: memory, weights and one table of operations.
+ *
+ * Owns: the operations' contracts. cpu_*.c implements them on the CPU; a CUDA backend is a second table.
+ * Does not own: what a layer is (model/), which tokens are in a step and where they stand (engine/).
+ * One idea: an operation is as large as a backend can fuse (norm + all products of an input; rope + store +
+ * attention; the whole expert block), so that neither backend pays for more hand-overs than its hardware asks
+ * for.
+ *
+ * Pointers named `float *` or `int32_t *` in an operation are backend memory (alloc) unless marked "host".
+ * Operations run in the order of the calls on one stream; they may return before they are done: download and
+ * sync wait. Errors found late (MOTE_NUMERIC of a router, MOTE_DEVICE) come back from the next sync or
+ * download at the latest; the rest of the step is then without meaning, but no memory outside its own is
+ * touched. A failed step changes nothing that a repeated step would not write again. One caller at a time per
+ * backend. Operations allocate nothing: scratch is taken when the backend is created. Results are a function
+ * of the inputs alone: not of the number of threads, not of what else is in the machine.
+ */
+#ifndef MOTE_BACKEND_BACKEND_H
+#define MOTE_BACKEND_BACKEND_H
+
+#include "base/mem.h"
+#include "cpu/act.h"
+#include "cpu/kernel.h"
+#include "quant/format.h"
+
+struct mote_backend;
+
+/* ---- weights ---- */
+
+/* A matrix (and bias) as a product reads it. */
+struct mote_weight {
+    const char *name;     /* of the tensor, for messages */
+    struct mote_matrix w; /* host view of the file's bytes; n_row 0: there is none */
+    const float *bias;    /* [w.n_row] backend memory, or NULL */
+    int act_f32;          /* products with float activations; 0: mote_act_default(format) */
+    void *placed;         /* the backend's own (device copy); NULL on the CPU, which reads the view */
+};
+
+/* The experts of a layer: y = down(act(gate(x)) * up(x)). Formats may differ from expert to expert. */
+struct mote_expert_set {
+    const char *name; /* for messages: "blk.3.ffn_*_exps" */
+    int32_t n_expert; /* 0: there are none */
+    int64_t n_ff, d_model;
+    const struct mote_matrix *gate, *up; /* [n_expert] of [n_ff][d_model] */
+    const struct mote_matrix *down;      /* [n_expert] of [d_model][n_ff] */
+    int act_f32;
+    void *placed;
+};
+
+/* ---- a step ---- */
+
+/* Keys and values of one sequence, in backend memory:
+ *   k + ((layer * n_head_kv + head) * n_ctx + position) * k_row_bytes, v the same. */
+struct mote_kv_view {
+    enum mote_kv_type type;
+    int32_t n_layer, n_head_kv;
+    int64_t n_ctx;
+    size_t k_row_bytes, v_row_bytes;
+    uint8_t *k, *v;
+};
+
+/* Consecutive rows of a step that belong to one sequence; row i of the span stands at position n_past + i. */
+struct mote_span {
+    struct mote_kv_view kv;
+    int32_t row, n_row; /* rows [row, row + n_row) of the step */
+    int64_t n_past;     /* n_past + n_row <= kv.n_ctx */
+};
+
+/* Spans lie one after the other and cover rows [0, n_row); no two spans share a cache. */
+struct mote_batch {
+    int32_t n_row;                /* 1 .. limits.max_row */
+    const int32_t *token;         /* host [n_row] */
+    int32_t n_span;               /* 1 .. n_row */
+    const struct mote_span *span; /* host [n_span] */
+};
+
+/* ---- operations ---- */
+
+/* Products that read the same input, with an optional norm before them:
+ *   h[i] = norm ? x[i] / sqrt(mean(x[i]^2) + eps) * norm : x[i]
+ *   out[j].y[i][r] = sum_c W_j[r][c] h[i][c]  (+ bias_j[r])  (+ residual_j[i][r])
+ * x [n_row][n_col]; norm [n_col] or NULL; norm_out [n_row][n_col] receives h, must be set when norm is, may
+ * be x. y rows have stride y_stride (>= W rows), residual rows too; residual may be y, y must not overlap x
+ * or norm_out. */
+enum { MOTE_LINEAR_OUTS = 4 };
+struct mote_linear {
+    int64_t n_row, n_col;
+    const float *x, *norm;
+    float eps;
+    float *norm_out;
+    int n_out; /* 1..MOTE_LINEAR_OUTS */
+    struct mote_linear_out {
+        const struct mote_weight *weight;
+        float *y;
+        int64_t y_stride;
+        const float *residual;
+    } out[MOTE_LINEAR_OUTS];
+};
+
+/* Rotary embedding of halves: pairs (x[i], x[i + n_rot/2]) turn by position * inv_freq[i]; columns from n_rot
+ * on stay. */
+struct mote_rope {
+    int64_t n_rot;         /* even, <= head_dim; 0: none */
+    const float *inv_freq; /* host [n_rot / 2] */
+    float magnitude;       /* cosine and sine are multiplied by it (yarn); 1 otherwise */
+};
+
+/* Self-attention of the step's rows (begin): per-head RMS norm of q and k where weights are given, rotation,
+ * k and v into the caches of each row's sequence at layer `layer`, softmax(scale q.k) v over the sequence's
+ * keys so far. q [n_row][n_head * head_dim] and k [n_row][n_head_kv * head_dim] are changed in place; v
+ * [n_row][n_head_kv * head_dim] is read; out [n_row][n_head * head_dim] may be q. Query head h reads head h /
+ * (n_head / n_head_kv). */
+struct mote_attention {
+    int32_t layer;
+    int64_t n_head, n_head_kv, head_dim;
+    float *q, *k;
+    const float *v;
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    float eps, scale;
+    int64_t window;               /* keys a query sees at most; 0: all */
+    const struct mote_rope *rope; /* the same pointer through a step for the same rotation */
+    float *out;
+};
+
+/* Router logits to chosen experts:
+ *   p = softmax(logits) | logits | sigmoid(logits);  s = p + bias (selection only)
+ *   groups: experts in n_group equal groups, a group's score is the sum of its two largest s (one when it has
+ * one); only the best n_group_used groups take part ids[i][0..k) = the k largest s, falling, ties to the
+ * lower index, all different w = p[ids] (SOFTMAX_TOPK: softmax over the chosen logits); renormalise: w /=
+ * max(sum of w, 1e-20); w *= scale +inf logits: treated as the largest finite ones would be in the limit (all
+ * of the probability, shared equally). Fails with MOTE_NUMERIC on a NaN, the row named. Sums run in float64
+ * in index order, results are f32. */
+enum mote_route_score { MOTE_SCORE_SOFTMAX, MOTE_SCORE_SOFTMAX_TOPK, MOTE_SCORE_SIGMOID };
+struct mote_routing {
+    enum mote_route_score score;
+    int32_t n_expert, n_used; /* 1 <= n_used <= n_expert <= MOTE_MAX_EXPERTS */
+    int32_t n_group,
+        n_group_used; /* 1, 1: no groups; n_group divides n_expert; n_group_used groups hold n_used */
+    int renormalise;
+    float scale;
+    const float *bias; /* [n_expert] backend memory, or NULL */
+};
+enum { MOTE_MAX_EXPERTS = 1024 };
+struct mote_route {
+    const struct mote_routing *routing;
+    int64_t n_row;
+    const float *logits; /* [n_row][n_expert] */
+    int32_t *ids;        /* [n_row][n_used] */
+    float *weights;      /* [n_row][n_used] */
+};
+
+/* The feed-forward block, routed, dense or both:
+ *   f_e(h)  = down_e(act(gate_e(h), up_e(h)))
+ *   y[i]    = residual[i] + sum over s = 0..k-1 of weights[i][s] f_ids[i][s](x[i]) + g[i] f_shared(x[i])
+ *   g[i]    = 1, or sigmoid(shared_gate[i]) when that is given
+ * summed in that order in f32. A dense layer is one with shared alone. Experts of a step are read once
+ * however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
+ * MOTE_ARGUMENT), repeats in a row allowed. hidden, shared_hidden: NULL, or where the inputs of down go
+ * (calibration). */
+enum mote_activation { MOTE_ACTIVATION_SWIGLU, MOTE_ACTIVATION_COUNT }; /* silu(gate) * up */
+struct mote_moe {
+    enum mote_activation activation;
+    int64_t n_row, d_model;
+    int32_t n_used; /* k; 0 when there are no routed experts */
+    const float *x;
+    const struct mote_expert_set *experts; /* NULL when n_used is 0 */
+    const int32_t *ids;                    /* [n_row][k] */
+    const float *weights;                  /* [n_row][k] */
+    const struct mote_expert_set *shared;  /* one expert, or NULL */
+    const float *shared_gate;              /* [n_row] or NULL */
+    const float *residual;                 /* [n_row][d_model] or NULL */
+    float *y;                              /* [n_row][d_model] */
+    float *hidden;                         /* [n_row][k][n_ff] or NULL */
+    float *shared_hidden;                  /* [n_row][shared n_ff] or NULL */
+};
+
+struct mote_backend_ops {
+    const char *name; /* "cpu" */
+    void (*destroy)(struct mote_backend *backend);
+
+    /* Memory, counted against the backend's budget (and, for a device, its own). Zeroed. */
+    mote_status (*alloc)(struct mote_backend *backend, enum mote_mem_kind kind, size_t size, void *out);
+    void (*free)(struct mote_backend *backend, void *memory);
+    mote_status (*upload)(struct mote_backend *backend, void *to, const void *host_from, size_t size);
+    mote_status (*download)(struct mote_backend *backend, void *host_to, const void *from, size_t size);
+    mote_status (*sync)(struct mote_backend *backend);
+
+    /* Make weights ready to be read: checks that there are kernels (MOTE_UNSUPPORTED, tensor and format
+     * named), and uploads and repacks where the backend has memory of its own. The view must outlive the
+     * placement. */
+    mote_status (*place)(struct mote_backend *backend, struct mote_weight *weight);
+    mote_status (*place_experts)(struct mote_backend *backend, struct mote_expert_set *set);
+    void (*unplace)(struct mote_backend *backend, void *placed); /* NULL is fine */
+
+    /* A step's rows; both live until the next begin. */
+    mote_status (*begin)(struct mote_backend *backend, const struct mote_batch *batch);
+    /* y[i] = row token[i] of the embedding, decoded; y [batch.n_row][n_col]. Ids checked: MOTE_ARGUMENT. */
+    mote_status (*embed)(struct mote_backend *backend, const struct mote_weight *embedding, float *y);
+    /* y[i] = x[row[i]] / sqrt(mean(x[row[i]]^2) + eps) * norm; row: host [n_row]; y not x. */
+    mote_status (*rms_norm)(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row,
+                            int64_t n_col, const float *norm, float eps, float *y);
+    mote_status (*linear)(struct mote_backend *backend, const struct mote_linear *job);
+    mote_status (*attend)(struct mote_backend *backend, const struct mote_attention *job);
+    mote_status (*route)(struct mote_backend *backend, const struct mote_route *job);
+    mote_status (*moe)(struct mote_backend *backend, const struct mote_moe *job);
+};
+
+struct mote_backend { /* first member of every implementation */
+    const struct mote_backend_ops *ops;
+};
+
+/* ---- creation ---- */
+
+/* The largest step: scratch is sized by it, once. */
+struct mote_backend_limits {
+    int64_t max_row;
+    int64_t max_col;          /* widest input of a linear */
+    int64_t d_model;          /* of the moe blocks */
+    int64_t n_ff;             /* widest routed expert; 0: none */
+    int64_t n_ff_shared;      /* widest shared expert or dense layer; 0: none */
+    int32_t n_expert, n_used; /* 0: none */
+    int64_t n_head, n_head_kv, head_dim, n_rot;
+    unsigned act_linear, act_moe, act_down; /* bit mote_act_type: activation types of linear inputs, of moe
+                                               inputs, of inputs of down */
+};
+
+struct mote_backend_options {
+    int n_thread;    /* 0: as many as CPUs */
+    int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
+                        bits */
+};
+
+struct mote_backend_kind {
+    const char *name;
+    /* Bytes that create will take as MOTE_MEM_SCRATCH. Fails with MOTE_ARGUMENT when limits overflow. */
+    mote_status (*scratch)(const struct mote_backend_options *options,
+                           const struct mote_backend_limits *limits, size_t *bytes);
+    mote_status (*create)(const struct mote_backend_options *options,
+                          const struct mote_backend_limits *limits, struct mote_budget *budget,
+                          struct mote_backend **out);
+};
+
+extern const struct mote_backend_kind mote_backend_cpu;
+
+#endif

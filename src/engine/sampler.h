@@ -1,0 +1,41 @@
+/* sampler.h: from logits to a token: a fixed chain with its own random numbers.
+ *
+ * Order: repeat penalty, then (temperature 0: the largest, ties to the lower id), temperature, top-k, top-p,
+ * min-p, draw. The same options, seed and logits give the same token on every machine.
+ */
+#ifndef MOTE_ENGINE_SAMPLER_H
+#define MOTE_ENGINE_SAMPLER_H
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+struct mote_sampler_options {
+    float temperature;    /* >= 0; 0: greedy */
+    int32_t top_k;        /* 0: all */
+    float top_p;          /* (0, 1]; 1: all. Keeps the smallest set whose probabilities reach top_p */
+    float min_p;          /* [0, 1]; keeps tokens with at least min_p times the largest probability */
+    float repeat_penalty; /* > 0; 1: none. Logits of recent tokens: positive ones divided, negative ones
+                             multiplied */
+    int32_t repeat_last;  /* how many tokens count as recent */
+    uint64_t seed;
+};
+#define MOTE_SAMPLER_DEFAULTS                                                                    \
+    {                                                                                            \
+        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.0f, .repeat_penalty = 1.0f, \
+        .repeat_last = 64                                                                        \
+    }
+
+struct mote_sampler;
+
+/* Fails with MOTE_ARGUMENT, the option and its range named. */
+mote_status mote_sampler_create(const struct mote_sampler_options *options, int64_t n_vocab,
+                                struct mote_budget *budget, struct mote_sampler **out);
+void mote_sampler_destroy(struct mote_sampler *sampler); /* NULL is fine */
+
+/* logits [n_vocab] stay; recent [n_recent]: the timeline so far, oldest first (its last repeat_last count).
+ * logprob (may be NULL): natural log of the token's probability under softmax of the unchanged logits.
+ * Fails with MOTE_NUMERIC when a logit is NaN or +inf, or none is finite. */
+mote_status mote_sampler_pick(struct mote_sampler *sampler, const float *logits, const int32_t *recent,
+                              int64_t n_recent, int32_t *token, float *logprob);
+
+#endif
