@@ -261,6 +261,10 @@ struct mote_synth_options {
 MOTE_API mote_status mote_synth(const char *out, const struct mote_synth_options *options);
 MOTE_API const char *mote_synth_shape(size_t index); /* NULL past the end */
 
+/* Bytes per second that n_thread threads (0: all) read from memory, plainly: the bandwidth floors are made
+ * of. Takes about a third of a second. */
+MOTE_API mote_status mote_measure_bandwidth(int n_thread, double *out);
+
 /* ---- 6. benchmarks
  * ------------------------------------------------------------------------------------------------ */
 
