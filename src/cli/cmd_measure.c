@@ -23,7 +23,7 @@ struct measure_rows {
 
 /* Parse, open the model, read the text. EXIT_DONE or the exit code; the caller closes and frees. */
 static int measure_begin(const struct command *self, const struct option_row *table,
-                         struct measure_rows *rows, int argc, char **argv, mote_model **model, char **text,
+                         struct measure_rows *rows, int argc, char **argv, mote_engine **model, char **text,
                          size_t *length)
 {
     int left = options_parse(self, table, argc, argv);
@@ -37,19 +37,19 @@ static int measure_begin(const struct command *self, const struct option_row *ta
     rows->options.progress = show_progress;
     /* A window is all the context that is needed. */
     if (!rows->m.n_ctx) rows->m.n_ctx = rows->options.window > 0 ? rows->options.window : 512;
-    struct mote_model_options options = model_options(&rows->m);
-    return report(self, mote_model_open(rows->m.model, &options, model));
+    struct mote_engine_options options = model_options(&rows->m);
+    return report(self, mote_engine_open(rows->m.model, &options, model));
 }
 
 static int perplexity(const struct command *self, int argc, char **argv)
 {
     struct measure_rows rows = {0};
     const struct option_row table[] = {MEASURE_ROWS(rows), {0}};
-    mote_model *model = NULL;
+    mote_engine *model = NULL;
     char *text = NULL;
     size_t length = 0;
     int code = measure_begin(self, table, &rows, argc, argv, &model, &text, &length);
-    struct mote_perplexity result = MOTE_OPTIONS(mote_perplexity);
+    struct mote_perplexity_result result = MOTE_OPTIONS(mote_perplexity_result);
     double start = now_seconds();
     if (code == EXIT_DONE)
         code = report(self, mote_measure_perplexity(model, text, length, &rows.options, &result));
@@ -63,7 +63,7 @@ static int perplexity(const struct command *self, int argc, char **argv)
                "windows, %.1f s)\n",
                exp(result.nll), exp(result.nll) * result.nll_error, result.nll, (long long)result.n_token,
                (long long)result.n_window, now_seconds() - start);
-    mote_model_close(model);
+    mote_engine_close(model);
     free(text);
     return code;
 }
@@ -77,18 +77,18 @@ static int imatrix(const struct command *self, int argc, char **argv)
         {'o', "out", OPTION_TEXT, &out, "file to write (GGUF)"},
         {0},
     };
-    mote_model *model = NULL;
+    mote_engine *model = NULL;
     char *text = NULL;
     size_t length = 0;
     int code = measure_begin(self, table, &rows, argc, argv, &model, &text, &length);
     if (code == EXIT_DONE && !out) code = usage_error(self, "-o FILE is missing");
     if (code == EXIT_DONE) code = report(self, mote_measure_imatrix(model, text, length, out, &rows.options));
-    mote_model_close(model);
+    mote_engine_close(model);
     free(text);
     return code;
 }
 
-static void show_parity(const struct mote_parity *p, int json)
+static void show_parity(const struct mote_parity_result *p, int json)
 {
     if (json) {
         printf(
@@ -136,7 +136,7 @@ static int parity(const struct command *self, int argc, char **argv)
         {0, "layer-limit", OPTION_FLOAT, &limit, "error at which a layer diverges (0.01)"},
         {0},
     };
-    mote_model *model = NULL, *second = NULL;
+    mote_engine *model = NULL, *second = NULL;
     char *text = NULL;
     size_t length = 0;
     int code = measure_begin(self, table, &rows, argc, argv, &model, &text, &length);
@@ -145,18 +145,18 @@ static int parity(const struct command *self, int argc, char **argv)
         if (act) b.act = act;
         if (moe) b.moe = moe;
         if (kv) b.kv = kv;
-        struct mote_model_options options = model_options(&b);
-        code = report(self, mote_model_open(other ? other : b.model, &options, &second));
+        struct mote_engine_options options = model_options(&b);
+        code = report(self, mote_engine_open(other ? other : b.model, &options, &second));
     }
-    struct mote_parity result = MOTE_OPTIONS(mote_parity);
+    struct mote_parity_result result = MOTE_OPTIONS(mote_parity_result);
     if (code == EXIT_DONE)
         code = report(self, mote_measure_parity(model, second, text, length, limit, &rows.options, &result));
     if (code == EXIT_DONE) {
         show_parity(&result, rows.json);
-        mote_parity_free(&result);
+        mote_parity_result_free(&result);
     }
-    mote_model_close(second);
-    mote_model_close(model);
+    mote_engine_close(second);
+    mote_engine_close(model);
     free(text);
     return code;
 }
