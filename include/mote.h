@@ -1,16 +1,16 @@
 /* mote.h: run mixture-of-experts language models whose experts are stored in 1 to 8 bits.
  *
- * Reads from simple to advanced: open a model, start a session, write text; then sampling and chat; then what
- * a model publisher needs (inspect, plan, quantise, measure); then benchmarks.
+ * Reads from simple to advanced: open a model, start a session, write text; then sampling and chat; then what a
+ * model publisher needs (inspect, plan, quantise, measure); then benchmarks.
  *
  * Rules that hold everywhere
  *   Errors     every function that can fail returns mote_status; mote_error() is the message (mote/status.h).
- *   Ownership  `create`/`open` give an object, `destroy`/`close` take it back (NULL is fine). On failure the
- * out parameter is NULL and nothing is left behind. Strings passed in are copied. Options    a struct that
- * starts with struct_size; set it with MOTE_OPTIONS(name) and zero means "default". Threads    a model may be
- * shared by sessions, but one call at a time runs on a model (it owns the thread pool); different models are
- * independent. mote_error() is per thread. Output     the library never prints; mote_log_handler receives
- * warnings and progress.
+ *   Ownership  `create`/`open` give an object, `destroy`/`close` take it back (NULL is fine). On failure the out
+ *              parameter is NULL and nothing is left behind. Strings passed in are copied.
+ *   Options    a struct that starts with struct_size; set it with MOTE_OPTIONS(name) and zero means "default".
+ *   Threads    an engine may be shared by sessions, but one call at a time runs on it (it owns the thread
+ *              pool); different engines are independent. mote_error() is per thread.
+ *   Output     the library never prints; mote_log_handler receives warnings and progress.
  */
 #ifndef MOTE_H
 #define MOTE_H
@@ -34,13 +34,12 @@ MOTE_API const char *mote_version(void); /* "0.1.0" */
 /* level: 0 warning, 1 information. NULL: silence (the default). Process-wide. */
 MOTE_API void mote_log_handler(void (*handler)(void *context, int level, const char *message), void *context);
 
-/* Progress of long work: done and total in `unit` ("bytes", "tensors", "tokens"). Return 0 to go on, anything
- * else to cancel (the call then fails with MOTE_CANCELLED). */
+/* Progress of long work: done and total in `unit` ("bytes", "tensors", "tokens"). Return 0 to go on, anything else
+ * to cancel (the call then fails with MOTE_CANCELLED). */
 typedef int mote_progress_fn(void *context, const char *what, uint64_t done, uint64_t total,
                              const char *unit);
 
-/* ---- 1. a model
- * ---------------------------------------------------------------------------------------------- */
+/* ---- 1. an engine: a model opened to be run ---- */
 
 typedef struct mote_engine mote_engine;
 typedef struct mote_session mote_session;
@@ -64,7 +63,7 @@ struct mote_engine_options {
  * MOTE_BUDGET: `memory` is below the need, which the message names; nothing was loaded. */
 MOTE_API mote_status mote_engine_open(const char *path, const struct mote_engine_options *options,
                                       mote_engine **out);
-MOTE_API void mote_engine_close(mote_engine *model); /* after its sessions */
+MOTE_API void mote_engine_close(mote_engine *engine); /* after its sessions */
 
 struct mote_engine_info {
     size_t struct_size;
@@ -77,36 +76,33 @@ struct mote_engine_info {
     uint64_t n_byte_per_token; /* weights that one decoded token reads */
     int n_thread;
 };
-MOTE_API mote_status mote_engine_describe(const mote_engine *model, struct mote_engine_info *out);
+MOTE_API mote_status mote_engine_describe(const mote_engine *engine, struct mote_engine_info *out);
 
-/* ---- 2. text to tokens and back
- * ------------------------------------------------------------------------------- */
+/* ---- 2. text to tokens and back ---- */
 
 enum { MOTE_TOKENIZE_SPECIAL = 1, MOTE_TOKENIZE_BOS = 2 };
 
 /* ids[capacity]; *n is the number there are, also when they do not fit (MOTE_ARGUMENT then).
  * length + 2 is always enough. Control tokens in the text stay text unless MOTE_TOKENIZE_SPECIAL. */
-MOTE_API mote_status mote_engine_tokenize(const mote_engine *model, const char *text, size_t length,
+MOTE_API mote_status mote_engine_tokenize(const mote_engine *engine, const char *text, size_t length,
                                           int flags, int32_t *ids, size_t capacity, size_t *n);
-MOTE_API int mote_engine_token_ends(const mote_engine *model, int32_t id); /* end of text or of turn */
+MOTE_API int mote_engine_token_ends(const mote_engine *engine, int32_t id); /* end of text or of turn */
 
 struct mote_chat_message {
     const char *role, *content;
 };
-/* The conversation as ids, ending with an open assistant turn. Capacity: sum of lengths + 16 * n_message
- * + 16. */
-MOTE_API mote_status mote_engine_chat(const mote_engine *model, const struct mote_chat_message *message,
+/* The conversation as ids, ending with an open assistant turn. Capacity: sum of lengths + 16 * n_message + 16. */
+MOTE_API mote_status mote_engine_chat(const mote_engine *engine, const struct mote_chat_message *message,
                                       size_t n_message, int32_t *ids, size_t capacity, size_t *n);
 
-/* ---- 3. a session: one timeline of tokens
- * --------------------------------------------------------------------- */
+/* ---- 3. a session: one timeline of tokens ---- */
 
-MOTE_API mote_status mote_session_create(mote_engine *model, mote_session **out);
+MOTE_API mote_status mote_session_create(mote_engine *engine, mote_session **out);
 MOTE_API void mote_session_destroy(mote_session *session);
 
-/* Append ids[n] and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when
- * they do not fit: the session is unchanged. MOTE_CANCELLED when mote_session_cancel was called: the tokens
- * of finished chunks stay. */
+/* Append ids[n] and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when they do
+ * not fit: the session is unchanged. MOTE_CANCELLED when mote_session_cancel was called: the tokens of finished
+ * chunks stay. */
 MOTE_API mote_status mote_session_eval(mote_session *session, const int32_t *ids, size_t n);
 MOTE_API void mote_session_cancel(mote_session *session); /* from a signal handler or another thread */
 MOTE_API int64_t mote_session_length(const mote_session *session);
@@ -133,14 +129,13 @@ MOTE_API mote_status mote_sampler_next(mote_sampler *sampler, const mote_session
 /* Bytes of a token stream: complete UTF-8 only; call `end` for what was held back. out must have room for
  * mote_engine_text_capacity bytes; *n is what was written. */
 typedef struct mote_decoder mote_decoder;
-MOTE_API mote_status mote_decoder_create(const mote_engine *model, int show_control, mote_decoder **out);
+MOTE_API mote_status mote_decoder_create(const mote_engine *engine, int show_control, mote_decoder **out);
 MOTE_API void mote_decoder_destroy(mote_decoder *decoder);
-MOTE_API size_t mote_engine_text_capacity(const mote_engine *model);
+MOTE_API size_t mote_engine_text_capacity(const mote_engine *engine);
 MOTE_API void mote_decoder_put(mote_decoder *decoder, int32_t id, char *out, size_t *n);
 MOTE_API void mote_decoder_end(mote_decoder *decoder, char *out, size_t *n);
 
-/* ---- 4. what is in a file, and what it will need
- * --------------------------------------------------------------- */
+/* ---- 4. what is in a file, and what it will need ---- */
 
 typedef struct mote_file mote_file; /* headers only: no weights are read */
 MOTE_API mote_status mote_file_open(const char *path, mote_file **out);
@@ -173,8 +168,7 @@ struct mote_memory_plan {
 MOTE_API mote_status mote_engine_plan(const char *path, const struct mote_engine_options *options,
                                       struct mote_memory_plan *out);
 
-/* ---- 5. publishing: quantise and measure
- * ------------------------------------------------------------------------ */
+/* ---- 5. publishing: quantise and measure ---- */
 
 struct mote_quantize_options {
     size_t struct_size;
@@ -189,9 +183,8 @@ struct mote_quantize_options {
     mote_progress_fn *progress;
     void *progress_context;
 };
-/* A GGUF, Hugging Face or MLX model to a GGUF. Norms, routers and biases stay in their type (f32). A row
- * length that the type's block does not divide falls back to the nearest type that fits, with a warning that
- * names the tensor. */
+/* A GGUF, Hugging Face or MLX model to a GGUF. Norms, routers and biases stay in their type (f32). A row length that
+ * the type's block does not divide falls back to the nearest type that fits, with a warning that names the tensor. */
 MOTE_API mote_status mote_quantize(const char *in, const char *out,
                                    const struct mote_quantize_options *options);
 
@@ -208,13 +201,12 @@ struct mote_perplexity_result {
     double nll, nll_error;     /* mean negative log-likelihood, its standard error */
 };
 /* Documents in the text are separated by "\n\x1e\n". */
-MOTE_API mote_status mote_measure_perplexity(mote_engine *model, const char *text, size_t length,
+MOTE_API mote_status mote_measure_perplexity(mote_engine *engine, const char *text, size_t length,
                                              const struct mote_measure_options *options,
                                              struct mote_perplexity_result *out);
 
-/* Column importance of every matrix from what flows through it: written as a GGUF (llama.cpp's imatrix
- * layout). */
-MOTE_API mote_status mote_measure_imatrix(mote_engine *model, const char *text, size_t length,
+/* Column importance of every matrix from what flows through it: written as a GGUF (llama.cpp's imatrix layout). */
+MOTE_API mote_status mote_measure_imatrix(mote_engine *engine, const char *text, size_t length,
                                           const char *out, const struct mote_measure_options *options);
 
 struct mote_parity_layer {
@@ -261,12 +253,11 @@ struct mote_synth_options {
 MOTE_API mote_status mote_synth(const char *out, const struct mote_synth_options *options);
 MOTE_API const char *mote_synth_shape(size_t index); /* NULL past the end */
 
-/* Bytes per second that n_thread threads (0: all) read from memory, plainly: the bandwidth floors are made
- * of. Takes about a third of a second. */
+/* Bytes per second that n_thread threads (0: all) read from memory, plainly: the bandwidth floors are made of.
+ * Takes about a third of a second. */
 MOTE_API mote_status mote_measure_bandwidth(int n_thread, double *out);
 
-/* ---- 6. benchmarks
- * ------------------------------------------------------------------------------------------------ */
+/* ---- 6. benchmarks ---- */
 
 struct mote_bench_row {
     const char *what; /* "kernel", "moe", "model" */
