@@ -1,4 +1,4 @@
-/* sampler.h: from logits to a token: a fixed chain with its own random numbers.
+/* sampler.h: from logits to a token: a fixed chain (mote_chain; mote_sampler is the public handle) with its own random numbers.
  *
  * Order: repeat penalty, then (temperature 0: the largest, ties to the lower id), temperature, top-k, top-p,
  * min-p, draw. The same options, seed and logits give the same token on every machine.
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-struct mote_sampler_options {
+struct mote_chain_options {
     float temperature;    /* >= 0; 0: greedy */
     int32_t top_k;        /* 0: all */
     float top_p;          /* (0, 1]; 1: all. Keeps the smallest set whose probabilities reach top_p */
@@ -19,23 +19,23 @@ struct mote_sampler_options {
     int32_t repeat_last;  /* how many tokens count as recent */
     uint64_t seed;
 };
-#define MOTE_SAMPLER_DEFAULTS                                                                    \
+#define MOTE_CHAIN_DEFAULTS                                                                      \
     {                                                                                            \
         .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.0f, .repeat_penalty = 1.0f, \
         .repeat_last = 64                                                                        \
     }
 
-struct mote_sampler;
+struct mote_chain;
 
 /* Fails with MOTE_ARGUMENT, the option and its range named. */
-mote_status mote_sampler_create(const struct mote_sampler_options *options, int64_t n_vocab,
-                                struct mote_budget *budget, struct mote_sampler **out);
-void mote_sampler_destroy(struct mote_sampler *sampler); /* NULL is fine */
+mote_status mote_chain_create(const struct mote_chain_options *options, int64_t n_vocab,
+                              struct mote_budget *budget, struct mote_chain **out);
+void mote_chain_destroy(struct mote_chain *sampler); /* NULL is fine */
 
 /* logits [n_vocab] stay; recent [n_recent]: the timeline so far, oldest first (its last repeat_last count).
  * logprob (may be NULL): natural log of the token's probability under softmax of the unchanged logits.
  * Fails with MOTE_NUMERIC when a logit is NaN or +inf, or none is finite. */
-mote_status mote_sampler_pick(struct mote_sampler *sampler, const float *logits, const int32_t *recent,
-                              int64_t n_recent, int32_t *token, float *logprob);
+mote_status mote_chain_pick(struct mote_chain *sampler, const float *logits, const int32_t *recent,
+                            int64_t n_recent, int32_t *token, float *logprob);
 
 #endif

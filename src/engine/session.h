@@ -1,4 +1,4 @@
-/* session.h: a session is one timeline: its tokens, their keys and values, and the logits after the last one.
+/* session.h: a session is one timeline (the public name is mote_session, this one is mote_timeline): its tokens, their keys and values, and the logits after the last one.
  *
  * Owns: the token list and the KV cache. Several sessions share one forward (one caller at a time for all of
  * them). One idea: position == number of tokens evaluated; a failed evaluation leaves the session as it was.
@@ -8,49 +8,49 @@
 
 #include "model/forward.h"
 
-struct mote_session;
+struct mote_timeline;
 
-struct mote_session_options {
+struct mote_timeline_options {
     int64_t n_ctx; /* 0: the model's training context */
     enum mote_kv_type kv_type;
 };
 
-mote_status mote_session_create(struct mote_forward *forward, const struct mote_session_options *options,
-                                struct mote_session **out);
-void mote_session_destroy(struct mote_session *session); /* NULL is fine */
+mote_status mote_timeline_create(struct mote_forward *forward, const struct mote_timeline_options *options,
+                                 struct mote_timeline **out);
+void mote_timeline_destroy(struct mote_timeline *session); /* NULL is fine */
 
-int64_t mote_session_n_ctx(const struct mote_session *session);
-int64_t mote_session_n_token(const struct mote_session *session);
-const int32_t *mote_session_tokens(const struct mote_session *session); /* [n_token] */
+int64_t mote_timeline_n_ctx(const struct mote_timeline *session);
+int64_t mote_timeline_n_token(const struct mote_timeline *session);
+const int32_t *mote_timeline_tokens(const struct mote_timeline *session); /* [n_token] */
 /* Logits [n_vocab] after the last token evaluated with logits kept; NULL before the first eval and after
  * rewind. The memory is the session's, overwritten by the next eval. */
-const float *mote_session_logits(const struct mote_session *session);
+const float *mote_timeline_logits(const struct mote_timeline *session);
 
 /* Evaluate ids[n] (n >= 1) after what is there, in chunks of the forward's max_row.
  * Fails with MOTE_CONTEXT when they do not fit (tokens there, tokens asked for and the limit in the message),
  * MOTE_ARGUMENT for an id out of range, and what mote_forward_step fails with; the session is then as before.
  */
-mote_status mote_session_eval(struct mote_session *session, const int32_t *ids, int64_t n);
+mote_status mote_timeline_eval(struct mote_timeline *session, const int32_t *ids, int64_t n);
 
 /* The same with the logits of every one of the n positions: all_logits [n][n_vocab], the caller's. */
-mote_status mote_session_eval_all(struct mote_session *session, const int32_t *ids, int64_t n,
-                                  float *all_logits);
+mote_status mote_timeline_eval_all(struct mote_timeline *session, const int32_t *ids, int64_t n,
+                                   float *all_logits);
 
 /* Evaluate several sessions' ids together, rows of all of them in the same steps (continuous batching).
  * Sessions must be different and share one forward. On failure all of them are as before. */
 struct mote_turn {
-    struct mote_session *session;
+    struct mote_timeline *session;
     const int32_t *ids;
     int64_t n;
     float *all_logits; /* [n][n_vocab] or NULL: the last position's only, in the session */
 };
-mote_status mote_session_eval_many(struct mote_turn *turn, int64_t n_turn);
+mote_status mote_timeline_eval_many(struct mote_turn *turn, int64_t n_turn);
 
 /* Go back to the first n tokens (n <= n_token). Logits are gone: evaluate at least one token before sampling.
  */
-mote_status mote_session_rewind(struct mote_session *session, int64_t n);
+mote_status mote_timeline_rewind(struct mote_timeline *session, int64_t n);
 
 /* Length of the common prefix of the session's tokens and ids[n]: how much of a prompt is already there. */
-int64_t mote_session_match(const struct mote_session *session, const int32_t *ids, int64_t n);
+int64_t mote_timeline_match(const struct mote_timeline *session, const int32_t *ids, int64_t n);
 
 #endif

@@ -37,13 +37,13 @@ struct mote_forward_options {
 struct mote_forward;
 
 /* Bytes of MOTE_MEM_SCRATCH (backend memory) and MOTE_MEM_TABLES that create takes. */
-mote_status mote_forward_bytes(const struct mote_model *model, const struct mote_forward_options *options,
+mote_status mote_forward_bytes(const struct mote_network *model, const struct mote_forward_options *options,
                                size_t *scratch, size_t *tables);
 /* model must be placed on `backend`, which was created with limits.max_row >= options.max_row. */
-mote_status mote_forward_create(const struct mote_model *model, struct mote_backend *backend,
+mote_status mote_forward_create(const struct mote_network *model, struct mote_backend *backend,
                                 const struct mote_forward_options *options, struct mote_forward **out);
 void mote_forward_destroy(struct mote_forward *forward);
-const struct mote_model *mote_forward_model(const struct mote_forward *forward);
+const struct mote_network *mote_forward_network(const struct mote_forward *forward);
 struct mote_backend *mote_forward_backend(const struct mote_forward *forward);
 int64_t mote_forward_max_row(const struct mote_forward *forward);
 

@@ -34,7 +34,7 @@ struct mote_layer {
     struct mote_expert_set shared;  /* the shared expert, or the dense feed-forward */
 };
 
-struct mote_model {
+struct mote_network {
     const struct mote_arch *arch;
     const struct mote_catalogue *catalogue;
     struct mote_hyper hyper;
@@ -47,10 +47,10 @@ struct mote_model {
     struct mote_backend_limits limits; /* max_row left at 0 */
     size_t mapped_bytes;               /* tensor bytes read in place, counted as MOTE_MEM_MAPPED */
     struct mote_budget *budget;
-    struct mote_model_state *state;
+    struct mote_network_state *state;
 };
 
-struct mote_model_options {
+struct mote_network_options {
     int act_f32; /* float activations in every product; 0: each format's default */
 };
 
@@ -58,13 +58,18 @@ struct mote_model_options {
  * no backend needed. Fails with MOTE_UNSUPPORTED (architecture or format, with the list of what is
  * supported), MOTE_FORMAT (missing or misshapen tensor or key; both shapes named), MOTE_MEMORY, MOTE_BUDGET;
  * *out is NULL then. Missing optional keys get the architecture's default and a warning. */
-mote_status mote_model_open(const struct mote_catalogue *catalogue, const struct mote_model_options *options,
-                            struct mote_budget *budget, struct mote_model **out);
+mote_status mote_network_open(const struct mote_catalogue *catalogue,
+                              const struct mote_network_options *options, struct mote_budget *budget,
+                              struct mote_network **out);
 
 /* Put the weights where `backend` reads them: charges mapped bytes to the budget, decodes the small vectors,
- * places matrices. On failure the model is as before. The backend must live until mote_model_close. */
-mote_status mote_model_place(struct mote_model *model, struct mote_backend *backend);
+ * places matrices. On failure the model is as before. The backend must live until mote_network_close. */
+mote_status mote_network_place(struct mote_network *model, struct mote_backend *backend);
 
-void mote_model_close(struct mote_model *model); /* NULL is fine */
+/* Bytes of the decoded vectors: what place takes as MOTE_MEM_WEIGHTS on a backend that reads matrices in
+ * place. */
+size_t mote_network_vector_bytes(const struct mote_network *model);
+
+void mote_network_close(struct mote_network *model); /* NULL is fine */
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "model/forward.h"
 
-struct mote_plan_options {
+struct mote_memory_plan_options {
     const struct mote_backend_kind *backend;
     struct mote_backend_options backend_options;
     struct mote_forward_options forward;
@@ -18,17 +18,18 @@ struct mote_plan_options {
     int64_t n_sequence; /* caches of n_ctx each */
 };
 
-struct mote_plan {
+struct mote_memory_plan {
     size_t bytes[MOTE_MEM_KIND_COUNT];
     size_t total;
 };
 
 /* Fails with MOTE_ARGUMENT on options that no run accepts. Does not fail for being over a budget: compare
  * total. */
-mote_status mote_plan_make(const struct mote_model *model, const struct mote_plan_options *options,
-                           struct mote_plan *out);
+mote_status mote_memory_plan_make(const struct mote_network *model,
+                                  const struct mote_memory_plan_options *options,
+                                  struct mote_memory_plan *out);
 
 /* MOTE_BUDGET, with the parts and the limit in the message, when the plan does not fit. limit 0: fits. */
-mote_status mote_plan_check(const struct mote_plan *plan, size_t limit);
+mote_status mote_memory_plan_check(const struct mote_memory_plan *plan, size_t limit);
 
 #endif
