@@ -537,6 +537,18 @@ static void test_every_grid_entry(void **state)
     }
 }
 
+static void test_value_tables(void **state)
+{
+    (void)state;
+    for (unsigned code = 0; code < 256; code++) {
+        float e4m3 = mote_e4m3_f32((uint8_t)code), e2m1 = mote_e2m1_f32(code & 15);
+        assert_same("e4m3", &mote_e4m3_value[code], &e4m3, 1);
+        assert_same("e2m1", &mote_e2m1_value[code & 15], &e2m1, 1);
+        if (code < 128) assert_int_equal(mote_sign_mask[code] & 127, code);
+        if (code < 128) assert_int_equal(__builtin_popcount(mote_sign_mask[code]) & 1, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_ternary_packed_here), cmocka_unit_test(test_every_trit_combination),
         cmocka_unit_test(test_bit_stream),          cmocka_unit_test(test_every_code),
         cmocka_unit_test(test_split_scales),        cmocka_unit_test(test_every_grid_entry),
+        cmocka_unit_test(test_value_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

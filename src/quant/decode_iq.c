@@ -8,11 +8,11 @@
 #include "quant/iq_grid.h"
 
 /* Bytes of `entry` times scale; bit j of `negative`: element j has a minus. n is 8 or 4. */
-static inline void signed_entry(uint64_t entry, unsigned negative, float scale, int n, float *out)
+static inline void signed_entry(uint64_t entry, unsigned negative, float scale, int n, float *restrict out)
 {
     for (int j = 0; j < n; j++) {
         float magnitude = scale * (float)(uint8_t)(entry >> 8 * j);
-        out[j] = negative >> j & 1 ? -magnitude : magnitude;
+        out[j] = mote_bits_f32(mote_f32_bits(magnitude) ^ (negative << (31 - j) & 0x80000000u));
     }
 }
 
@@ -21,7 +21,7 @@ static inline unsigned nibble(const uint8_t *bytes, int index)
     return bytes[index >> 1] >> 4 * (index & 1) & 15u;
 }
 
-void mote_decode_IQ2_XXS(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ2_XXS(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 66, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -36,7 +36,7 @@ void mote_decode_IQ2_XXS(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_IQ2_XS(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ2_XS(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 74, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -48,7 +48,7 @@ void mote_decode_IQ2_XS(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_IQ2_S(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ2_S(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 82, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -60,7 +60,7 @@ void mote_decode_IQ2_S(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_IQ3_XXS(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ3_XXS(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 98, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -74,7 +74,7 @@ void mote_decode_IQ3_XXS(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_IQ3_S(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ3_S(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 110, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -87,13 +87,13 @@ void mote_decode_IQ3_S(const uint8_t *b, int64_t n_block, float *out)
 }
 
 /* 8 weights of IQ1: ternary digits plus a shift of an eighth. */
-static void ternary_entry(unsigned index, float scale, float delta, float *out)
+static void ternary_entry(unsigned index, float scale, float delta, float *restrict out)
 {
     uint64_t entry = mote_iq1s_grid[index];
     for (int j = 0; j < 8; j++) out[j] = scale * ((float)(int8_t)(entry >> 8 * j) + delta);
 }
 
-void mote_decode_IQ1_S(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ1_S(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 50, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -107,7 +107,7 @@ void mote_decode_IQ1_S(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_IQ1_M(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ1_M(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 56, out += 256) {
         unsigned half = 0; /* the block's scale lies in the top nibbles of the four words of scales */
@@ -122,7 +122,7 @@ void mote_decode_IQ1_M(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_IQ4_XS(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ4_XS(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 136, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b));

@@ -6,7 +6,7 @@
 #include "base/float_bits.h"
 #include "quant/decode_parts.h"
 
-void mote_decode_Q2_K(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q2_K(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 84, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b + 80)), dmin = mote_f16_f32(mote_load_u16(b + 82));
@@ -19,7 +19,7 @@ void mote_decode_Q2_K(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q3_K(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q3_K(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 110, out += 256) {
         const uint8_t *packed = b + 96; /* 16 scales: 8 bytes of low nibbles, 4 bytes of high pairs of bits */
@@ -51,7 +51,7 @@ static void scale_offset(const uint8_t packed[12], int k, int *scale, int *offse
     }
 }
 
-void mote_decode_Q4_K(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q4_K(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 144, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b)), dmin = mote_f16_f32(mote_load_u16(b + 2));
@@ -65,7 +65,7 @@ void mote_decode_Q4_K(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q5_K(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q5_K(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 176, out += 256) {
         const uint8_t *high = b + 16;
@@ -83,7 +83,7 @@ void mote_decode_Q5_K(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q6_K(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q6_K(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 210, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b + 208));

@@ -7,10 +7,11 @@
  */
 #include "base/float_bits.h"
 #include "quant/decode_parts.h"
+#include "quant/iq_grid.h"
 
 /* 8 codes are `bits` bytes; a copy of constant size compiles to loads. */
 #define UNPACK(bits)                                                                       \
-    static void unpack##bits(const uint8_t *bytes, uint8_t code[32])                       \
+    static void unpack##bits(const uint8_t *bytes, uint8_t code[restrict 32])              \
     {                                                                                      \
         for (int i = 0; i < 4; i++, bytes += (bits), code += 8) {                          \
             uint64_t word = 0;                                                             \
@@ -32,35 +33,42 @@ static float stored_scale(enum mote_format format, const uint8_t *plane, int64_t
     return format == MOTE_FORMAT_F16 ? mote_f16_f32(half) : mote_bf16_f32(half);
 }
 
-static void affine_run(const struct mote_matrix *w, const uint8_t code[32], int64_t group, float *out)
+static void affine_run(const struct mote_matrix *w, const uint8_t code[restrict 32], int64_t group,
+                       float *restrict out)
 {
     float scale = stored_scale(w->scale_format, w->scale, group),
           bias = stored_scale(w->scale_format, w->bias, group);
-    for (int i = 0; i < 32; i++) out[i] = ((float)code[i] * scale + bias) * w->factor; /* times 1 is exact */
+    float factor = w->factor;
+    for (int i = 0; i < 32; i++) out[i] = ((float)code[i] * scale + bias) * factor; /* times 1 is exact */
+}
+
+/* n weights from a table of the values of all codes. */
+static void table_run(const float *restrict value, const uint8_t *restrict code, float scale, int n,
+                      float *restrict out)
+{
+    for (int i = 0; i < n; i++) out[i] = value[code[i]] * scale;
 }
 
 static void mxfp4_run(const struct mote_matrix *w, const uint8_t code[32], int64_t group, float *out)
 {
-    float scale = mote_e8m0_f32(w->scale[group]) * w->factor;
-    for (int i = 0; i < 32; i++) out[i] = mote_e2m1_f32(code[i]) * scale;
-}
-
-static void nvfp4_run(const struct mote_matrix *w, const uint8_t code[32], int64_t group, float *out)
-{
-    for (int half = 0; half < 2; half++, code += 16, out += 16) {
-        float scale = mote_e4m3_f32(w->scale[group + half]) * w->factor; /* MLX's order */
-        for (int i = 0; i < 16; i++) out[i] = mote_e2m1_f32(code[i]) * scale;
-    }
+    table_run(mote_e2m1_value, code, mote_e8m0_f32(w->scale[group]) * w->factor, 32, out);
 }
 
 static void mxfp8_run(const struct mote_matrix *w, const uint8_t code[32], int64_t group, float *out)
 {
-    float scale = mote_e8m0_f32(w->scale[group]) * w->factor;
-    for (int i = 0; i < 32; i++) out[i] = mote_e4m3_f32(code[i]) * scale;
+    table_run(mote_e4m3_value, code, mote_e8m0_f32(w->scale[group]) * w->factor, 32, out);
+}
+
+static void nvfp4_run(const struct mote_matrix *w, const uint8_t code[32], int64_t group, float *out)
+{
+    for (int half = 0; half < 2; half++) {
+        float scale = mote_e4m3_value[w->scale[group + half]] * w->factor; /* MLX's order */
+        table_run(mote_e2m1_value, code + 16 * half, scale, 16, out + 16 * half);
+    }
 }
 
 static const struct {
-    void (*unpack)(const uint8_t *bytes, uint8_t code[32]);
+    void (*unpack)(const uint8_t *bytes, uint8_t code[restrict 32]);
     void (*run)(const struct mote_matrix *w, const uint8_t code[32], int64_t group, float *out);
 } planar[MOTE_FORMAT_COUNT] = {
     [MOTE_FORMAT_AFFINE2] = {unpack2, affine_run},  [MOTE_FORMAT_AFFINE3] = {unpack3, affine_run},

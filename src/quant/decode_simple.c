@@ -6,22 +6,22 @@
 #include "quant/decode_parts.h"
 #include "quant/iq_grid.h"
 
-void mote_decode_F32(const uint8_t *blocks, int64_t n_block, float *out)
+void mote_decode_F32(const uint8_t *restrict blocks, int64_t n_block, float *restrict out)
 {
     memcpy(out, blocks, (size_t)n_block * sizeof *out);
 }
 
-void mote_decode_F16(const uint8_t *blocks, int64_t n_block, float *out)
+void mote_decode_F16(const uint8_t *restrict blocks, int64_t n_block, float *restrict out)
 {
     for (int64_t i = 0; i < n_block; i++) out[i] = mote_f16_f32(mote_load_u16(blocks + 2 * i));
 }
 
-void mote_decode_BF16(const uint8_t *blocks, int64_t n_block, float *out)
+void mote_decode_BF16(const uint8_t *restrict blocks, int64_t n_block, float *restrict out)
 {
     for (int64_t i = 0; i < n_block; i++) out[i] = mote_bf16_f32(mote_load_u16(blocks + 2 * i));
 }
 
-void mote_decode_Q4_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q4_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 18, out += 32) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -32,7 +32,7 @@ void mote_decode_Q4_0(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q4_1(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q4_1(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 20, out += 32) {
         float d = mote_f16_f32(mote_load_u16(b)), m = mote_f16_f32(mote_load_u16(b + 2));
@@ -43,7 +43,7 @@ void mote_decode_Q4_1(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q5_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q5_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 22, out += 32) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -57,7 +57,7 @@ void mote_decode_Q5_0(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q5_1(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q5_1(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 24, out += 32) {
         float d = mote_f16_f32(mote_load_u16(b)), m = mote_f16_f32(mote_load_u16(b + 2));
@@ -71,7 +71,7 @@ void mote_decode_Q5_1(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_Q8_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q8_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 34, out += 32) {
         float d = mote_f16_f32(mote_load_u16(b));
@@ -80,15 +80,18 @@ void mote_decode_Q8_0(const uint8_t *b, int64_t n_block, float *out)
 }
 
 /* 16-value code books: nibble j of the low halves is element j, of the high halves element n_byte + j. */
-static void code_book(const uint8_t *nibbles, int n_byte, const int8_t value[16], float scale, float *out)
+static void code_book(const uint8_t *restrict nibbles, int n_byte, const int8_t value[16], float scale,
+                      float *restrict out)
 {
+    float weight[16]; /* of every code */
+    for (int v = 0; v < 16; v++) weight[v] = scale * (float)value[v];
     for (int j = 0; j < n_byte; j++) {
-        out[j] = scale * (float)value[nibbles[j] & 15];
-        out[n_byte + j] = scale * (float)value[nibbles[j] >> 4];
+        out[j] = weight[nibbles[j] & 15];
+        out[n_byte + j] = weight[nibbles[j] >> 4];
     }
 }
 
-void mote_decode_IQ4_NL(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_IQ4_NL(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 18, out += 32)
         code_book(b + 2, 16, mote_iq4nl_value, mote_f16_f32(mote_load_u16(b)), out);
@@ -100,7 +103,7 @@ static float e8m0_half(uint8_t e)
     return mote_bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
-void mote_decode_MXFP4(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_MXFP4(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 17, out += 32)
         code_book(b + 1, 16, mote_mxfp4_value, e8m0_half(b[0]), out);
@@ -114,35 +117,38 @@ static float ue4m3_half(uint8_t byte)
     return exponent ? mote_bits_f32((exponent + 119u) << 23 | mantissa << 20) : (float)mantissa * 0x1p-10f;
 }
 
-void mote_decode_NVFP4(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_NVFP4(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 36, out += 64)
         for (int s = 0; s < 4; s++)
             code_book(b + 4 + 8 * s, 8, mote_mxfp4_value, ue4m3_half(b[s]), out + 16 * s);
 }
 
-void mote_decode_Q1_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q1_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 18, out += 128) {
         float d = mote_f16_f32(mote_load_u16(b));
-        for (int j = 0; j < 128; j++) out[j] = b[2 + j / 8] >> (j & 7) & 1 ? d : -d;
+        const float weight[2] = {-d, d};
+        for (int j = 0; j < 16; j++)
+            for (int k = 0; k < 8; k++) out[8 * j + k] = weight[b[2 + j] >> k & 1];
     }
 }
 
 /* Codes 0..3 mean -1, 0, 1, 2; four to a byte, in order. */
-static void two_bit_sequence(const uint8_t *codes, int n_byte, float d, float *out)
+static void two_bit_sequence(const uint8_t *restrict codes, int n_byte, float d, float *restrict out)
 {
+    const float weight[4] = {-d, d * 0, d, d * 2};
     for (int j = 0; j < n_byte; j++)
-        for (int k = 0; k < 4; k++) out[4 * j + k] = d * (float)((codes[j] >> 2 * k & 3) - 1);
+        for (int k = 0; k < 4; k++) out[4 * j + k] = weight[codes[j] >> 2 * k & 3];
 }
 
-void mote_decode_Q2_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_Q2_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 18, out += 64)
         two_bit_sequence(b + 2, 16, mote_f16_f32(mote_load_u16(b)), out);
 }
 
-void mote_decode_PQ2_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_PQ2_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 34, out += 128)
         two_bit_sequence(b + 2, 32, mote_f16_f32(mote_load_u16(b)), out);
@@ -151,7 +157,7 @@ void mote_decode_PQ2_0(const uint8_t *b, int64_t n_block, float *out)
 /* A byte is the fraction 0.t0 t1 t2 t3 t4 in base 3, rounded up to a 256th: multiplying by 3^n modulo 256
  * brings digit n in front, and one more multiplication by 3 carries it out. Digit n of byte m is element n *
  * n_byte + m. */
-static void trits(const uint8_t *bytes, int n_byte, int n_digit, float d, float *out)
+static void trits(const uint8_t *restrict bytes, int n_byte, int n_digit, float d, float *restrict out)
 {
     for (unsigned n = 0, power = 1; n < (unsigned)n_digit; n++, power *= 3, out += n_byte)
         for (int m = 0; m < n_byte; m++) {
@@ -160,7 +166,7 @@ static void trits(const uint8_t *bytes, int n_byte, int n_digit, float d, float 
         }
 }
 
-void mote_decode_TQ1_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_TQ1_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 54, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b + 52));
@@ -170,7 +176,7 @@ void mote_decode_TQ1_0(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_PTQ1_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_PTQ1_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 28, out += 128) {
         float d = mote_f16_f32(mote_load_u16(b + 26));
@@ -180,7 +186,7 @@ void mote_decode_PTQ1_0(const uint8_t *b, int64_t n_block, float *out)
     }
 }
 
-void mote_decode_TQ2_0(const uint8_t *b, int64_t n_block, float *out)
+void mote_decode_TQ2_0(const uint8_t *restrict b, int64_t n_block, float *restrict out)
 {
     for (; n_block > 0; n_block--, b += 66, out += 256) {
         float d = mote_f16_f32(mote_load_u16(b + 64));
