@@ -8,8 +8,8 @@
  *   Ownership  `create`/`open` give an object, `destroy`/`close` take it back (NULL is fine). On failure the out
  *              parameter is NULL and nothing is left behind. Strings passed in are copied.
  *   Options    a struct that starts with struct_size; set it with MOTE_OPTIONS(name) and zero means "default".
- *   Threads    an engine may be shared by sessions, but one call at a time runs on it (it owns the thread
- *              pool); different engines are independent. mote_error() is per thread.
+ *   Threads    a model may   be shared by sessions, but one call at a time runs on it (it owns the thread
+ *              pool); different models are independent. mote_error() is per thread.
  *   Output     the library never prints; mote_log_handler receives warnings and progress.
  */
 #ifndef MOTE_H
@@ -39,12 +39,12 @@ MOTE_API void mote_log_handler(void (*handler)(void *context, int level, const c
 typedef int mote_progress_fn(void *context, const char *what, uint64_t done, uint64_t total,
                              const char *unit);
 
-/* ---- 1. an engine: a model opened to be run ---- */
+/* ---- 1. a model ---- */
 
-typedef struct mote_engine mote_engine;
+typedef struct mote_model mote_model;
 typedef struct mote_session mote_session;
 
-struct mote_engine_options {
+struct mote_model_options {
     size_t struct_size;
     int n_thread;               /* 0: all CPUs of this process */
     uint64_t memory;            /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
@@ -61,11 +61,11 @@ struct mote_engine_options {
 /* Open a GGUF file, a Hugging Face folder or an MLX folder. Weights stay mapped from the file.
  * MOTE_NOT_FOUND, MOTE_IO, MOTE_FORMAT: the file; MOTE_UNSUPPORTED: names what is not supported and what is;
  * MOTE_BUDGET: `memory` is below the need, which the message names; nothing was loaded. */
-MOTE_API mote_status mote_engine_open(const char *path, const struct mote_engine_options *options,
-                                      mote_engine **out);
-MOTE_API void mote_engine_close(mote_engine *engine); /* after its sessions */
+MOTE_API mote_status mote_model_open(const char *path, const struct mote_model_options *options,
+                                     mote_model **out);
+MOTE_API void mote_model_close(mote_model *model); /* after its sessions */
 
-struct mote_engine_info {
+struct mote_model_info {
     size_t struct_size;
     const char *arch, *name; /* "qwen3moe", "Fable" */
     const char *kernels;     /* "avx2" */
@@ -76,7 +76,7 @@ struct mote_engine_info {
     uint64_t n_byte_per_token; /* weights that one decoded token reads */
     int n_thread;
 };
-MOTE_API mote_status mote_engine_describe(const mote_engine *engine, struct mote_engine_info *out);
+MOTE_API mote_status mote_model_describe(const mote_model *model, struct mote_model_info *out);
 
 /* ---- 2. text to tokens and back ---- */
 
@@ -84,20 +84,20 @@ enum { MOTE_TOKENIZE_SPECIAL = 1, MOTE_TOKENIZE_BOS = 2 };
 
 /* ids[capacity]; *n is the number there are, also when they do not fit (MOTE_ARGUMENT then).
  * length + 2 is always enough. Control tokens in the text stay text unless MOTE_TOKENIZE_SPECIAL. */
-MOTE_API mote_status mote_engine_tokenize(const mote_engine *engine, const char *text, size_t length,
-                                          int flags, int32_t *ids, size_t capacity, size_t *n);
-MOTE_API int mote_engine_token_ends(const mote_engine *engine, int32_t id); /* end of text or of turn */
+MOTE_API mote_status mote_model_tokenize(const mote_model *model, const char *text, size_t length, int flags,
+                                         int32_t *ids, size_t capacity, size_t *n);
+MOTE_API int mote_model_token_ends(const mote_model *model, int32_t id); /* end of text or of turn */
 
 struct mote_chat_message {
     const char *role, *content;
 };
 /* The conversation as ids, ending with an open assistant turn. Capacity: sum of lengths + 16 * n_message + 16. */
-MOTE_API mote_status mote_engine_chat(const mote_engine *engine, const struct mote_chat_message *message,
-                                      size_t n_message, int32_t *ids, size_t capacity, size_t *n);
+MOTE_API mote_status mote_model_chat(const mote_model *model, const struct mote_chat_message *message,
+                                     size_t n_message, int32_t *ids, size_t capacity, size_t *n);
 
 /* ---- 3. a session: one timeline of tokens ---- */
 
-MOTE_API mote_status mote_session_create(mote_engine *engine, mote_session **out);
+MOTE_API mote_status mote_session_create(mote_model *model, mote_session **out);
 MOTE_API void mote_session_destroy(mote_session *session);
 
 /* Append ids[n] and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when they do
@@ -127,11 +127,11 @@ MOTE_API void mote_sampler_destroy(mote_sampler *sampler);
 MOTE_API mote_status mote_sampler_next(mote_sampler *sampler, const mote_session *session, int32_t *id);
 
 /* Bytes of a token stream: complete UTF-8 only; call `end` for what was held back. out must have room for
- * mote_engine_text_capacity bytes; *n is what was written. */
+ * mote_model_text_capacity bytes; *n is what was written. */
 typedef struct mote_decoder mote_decoder;
-MOTE_API mote_status mote_decoder_create(const mote_engine *engine, int show_control, mote_decoder **out);
+MOTE_API mote_status mote_decoder_create(const mote_model *model, int show_control, mote_decoder **out);
 MOTE_API void mote_decoder_destroy(mote_decoder *decoder);
-MOTE_API size_t mote_engine_text_capacity(const mote_engine *engine);
+MOTE_API size_t mote_model_text_capacity(const mote_model *model);
 MOTE_API void mote_decoder_put(mote_decoder *decoder, int32_t id, char *out, size_t *n);
 MOTE_API void mote_decoder_end(mote_decoder *decoder, char *out, size_t *n);
 
@@ -159,14 +159,14 @@ MOTE_API void mote_file_meta(const mote_file *file, size_t index, const char **k
 MOTE_API mote_status mote_file_json(const mote_file *file, char **out);
 MOTE_API void mote_text_free(char *text);
 
-/* Memory by kind, counted before anything is allocated; the same options as mote_engine_open. */
-struct mote_memory_plan {
+/* Memory by kind, counted before anything is allocated; the same options as mote_model_open. */
+struct mote_plan {
     size_t struct_size;
     uint64_t mapped, weights, kv, scratch, tables, total; /* bytes */
     uint64_t kv_per_token;
 };
-MOTE_API mote_status mote_engine_plan(const char *path, const struct mote_engine_options *options,
-                                      struct mote_memory_plan *out);
+MOTE_API mote_status mote_model_plan(const char *path, const struct mote_model_options *options,
+                                     struct mote_plan *out);
 
 /* ---- 5. publishing: quantise and measure ---- */
 
@@ -201,13 +201,13 @@ struct mote_perplexity_result {
     double nll, nll_error;     /* mean negative log-likelihood, its standard error */
 };
 /* Documents in the text are separated by "\n\x1e\n". */
-MOTE_API mote_status mote_measure_perplexity(mote_engine *engine, const char *text, size_t length,
+MOTE_API mote_status mote_measure_perplexity(mote_model *model, const char *text, size_t length,
                                              const struct mote_measure_options *options,
                                              struct mote_perplexity_result *out);
 
 /* Column importance of every matrix from what flows through it: written as a GGUF (llama.cpp's imatrix layout). */
-MOTE_API mote_status mote_measure_imatrix(mote_engine *engine, const char *text, size_t length,
-                                          const char *out, const struct mote_measure_options *options);
+MOTE_API mote_status mote_measure_imatrix(mote_model *model, const char *text, size_t length, const char *out,
+                                          const struct mote_measure_options *options);
 
 struct mote_parity_layer {
     int64_t layer;
@@ -232,7 +232,7 @@ struct mote_parity_result {
     void *memory;
 };
 /* Two models on the same tokens (a's tokenizer; the vocabularies must be equal). */
-MOTE_API mote_status mote_measure_parity(mote_engine *a, mote_engine *b, const char *text, size_t length,
+MOTE_API mote_status mote_measure_parity(mote_model *a, mote_model *b, const char *text, size_t length,
                                          double layer_limit, const struct mote_measure_options *options,
                                          struct mote_parity_result *out);
 MOTE_API void mote_parity_result_free(struct mote_parity_result *parity);
@@ -286,7 +286,7 @@ struct mote_bench_options {
     int64_t n_generate; /* model: 0: 64 */
     int n_repeat;       /* 0: 5 */
     int n_thread;
-    struct mote_engine_options *model_options;
+    struct mote_model_options *model_options;
 };
 /* *bandwidth: bytes per second of plain reads measured at the start of the run. */
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,

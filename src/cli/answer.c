@@ -32,11 +32,11 @@ static mote_status put_text(struct answer *answer, const char *text, size_t n)
     return MOTE_OK;
 }
 
-mote_status answer_write(mote_engine *model, mote_session *session, mote_sampler *sampler, const int32_t *ids,
+mote_status answer_write(mote_model *model, mote_session *session, mote_sampler *sampler, const int32_t *ids,
                          size_t n, int64_t n_token, int ignore_end, struct answer *answer)
 {
     *answer = (struct answer){.n_prompt = (int64_t)n, .text = calloc(1, 1)};
-    char *out = malloc(mote_engine_text_capacity(model));
+    char *out = malloc(mote_model_text_capacity(model));
     mote_decoder *decoder = NULL;
     if (!answer->text || !out) {
         free(out);
@@ -52,7 +52,7 @@ mote_status answer_write(mote_engine *model, mote_session *session, mote_sampler
         int32_t id;
         status = mote_sampler_next(sampler, session, &id);
         if (status != MOTE_OK) break;
-        if (!ignore_end && mote_engine_token_ends(model, id)) break;
+        if (!ignore_end && mote_model_token_ends(model, id)) break;
         answer->n_token++;
         mote_decoder_put(decoder, id, out, &written);
         status = put_text(answer, out, written);
@@ -74,10 +74,10 @@ mote_status answer_write(mote_engine *model, mote_session *session, mote_sampler
     return status;
 }
 
-void answer_timings(mote_engine *model, const struct answer *answer, double bandwidth)
+void answer_timings(mote_model *model, const struct answer *answer, double bandwidth)
 {
-    struct mote_engine_info info = MOTE_OPTIONS(mote_engine_info);
-    if (mote_engine_describe(model, &info) != MOTE_OK) return;
+    struct mote_model_info info = MOTE_OPTIONS(mote_model_info);
+    if (mote_model_describe(model, &info) != MOTE_OK) return;
     fprintf(stderr, "prompt      %6lld tokens %8.2f ms %10.2f tokens/s\n", (long long)answer->n_prompt,
             1e3 * answer->prompt_seconds,
             answer->prompt_seconds > 0 ? (double)answer->n_prompt / answer->prompt_seconds : 0);

@@ -39,10 +39,10 @@ struct answer {
 /* Evaluate ids[n] on the session, then write tokens to standard output until the text ends, n_token are
  * written, the context is full or Ctrl-C comes. ignore_end: go on past the end of the text. The caller frees
  * answer->text, also after a failure. */
-mote_status answer_write(mote_engine *model, mote_session *session, mote_sampler *sampler, const int32_t *ids,
+mote_status answer_write(mote_model *model, mote_session *session, mote_sampler *sampler, const int32_t *ids,
                          size_t n, int64_t n_token, int ignore_end, struct answer *answer);
 
 /* The two lines of timings on stderr; bandwidth 0: leave the share of the floor out. */
-void answer_timings(mote_engine *model, const struct answer *answer, double bandwidth);
+void answer_timings(mote_model *model, const struct answer *answer, double bandwidth);
 
 #endif

@@ -58,7 +58,7 @@ struct model_rows {
         0, "kv", OPTION_TEXT, &(m).kv, "KV cache type: f16, f32, q8_0"                         \
     }
 
-struct mote_engine_options model_options(const struct model_rows *rows);
+struct mote_model_options model_options(const struct model_rows *rows);
 
 /* Say "mote NAME: message" and return the exit code for the status. */
 int report(const struct command *command, mote_status status);

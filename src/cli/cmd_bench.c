@@ -86,7 +86,7 @@ static int bench(const struct command *self, int argc, char **argv)
         options.depth = depth_list;
         options.n_depth = (size_t)n;
     }
-    struct mote_engine_options model = model_options(&m);
+    struct mote_model_options model = model_options(&m);
     options.model = m.model;
     options.model_options = &model;
     options.n_repeat = (int)n_repeat;

@@ -16,7 +16,7 @@
 
 struct talk {
     const struct command *self;
-    mote_engine *model;
+    mote_model *model;
     mote_session *session;
     mote_sampler *sampler;
     struct mote_chat_message *message; /* [n]; contents malloc'ed */
@@ -52,7 +52,7 @@ static mote_status talk_answer(struct talk *talk)
     for (size_t i = 0; i < talk->n; i++) capacity += strlen(talk->message[i].content) + 32;
     int32_t *ids = malloc(capacity * sizeof *ids);
     if (!ids) return MOTE_MEMORY;
-    mote_status status = mote_engine_chat(talk->model, talk->message, talk->n, ids, capacity, &n);
+    mote_status status = mote_model_chat(talk->model, talk->message, talk->n, ids, capacity, &n);
     struct answer answer = {0};
     if (status == MOTE_OK) {
         const int32_t *old = mote_session_tokens(talk->session);
@@ -154,9 +154,9 @@ static int chat(const struct command *self, int argc, char **argv)
     if (!m.model) return usage_error(self, "-m MODEL is missing");
 
     struct talk talk = {.self = self, .n_token = d.n_token, .quiet = quiet};
-    struct mote_engine_options options = model_options(&m);
+    struct mote_model_options options = model_options(&m);
     struct mote_sampler_options draw = draw_options(&d);
-    mote_status status = mote_engine_open(m.model, &options, &talk.model);
+    mote_status status = mote_model_open(m.model, &options, &talk.model);
     if (status == MOTE_OK) status = mote_session_create(talk.model, &talk.session);
     if (status == MOTE_OK) status = mote_sampler_create(&draw, &talk.sampler);
     if (status == MOTE_OK && system) status = talk_add(&talk, "system", system);
@@ -201,7 +201,7 @@ static int chat(const struct command *self, int argc, char **argv)
     free(talk.message);
     mote_sampler_destroy(talk.sampler);
     mote_session_destroy(talk.session);
-    mote_engine_close(talk.model);
+    mote_model_close(talk.model);
     return code;
 }
 

@@ -114,9 +114,9 @@ static int plan(const struct command *self, int argc, char **argv)
     if (!m.model && left == 1) m.model = argv[0], left = 0;
     if (!m.model) return usage_error(self, "-m MODEL is missing");
     if (left) return usage_error(self, "unexpected argument '%s'", argv[0]);
-    struct mote_engine_options options = model_options(&m);
-    struct mote_memory_plan need = MOTE_OPTIONS(mote_memory_plan);
-    mote_status status = mote_engine_plan(m.model, &options, &need);
+    struct mote_model_options options = model_options(&m);
+    struct mote_plan need = MOTE_OPTIONS(mote_plan);
+    mote_status status = mote_model_plan(m.model, &options, &need);
     if (status != MOTE_OK) return report(self, status);
     const struct {
         const char *name, *what;

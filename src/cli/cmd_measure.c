@@ -23,7 +23,7 @@ struct measure_rows {
 
 /* Parse, open the model, read the text. EXIT_DONE or the exit code; the caller closes and frees. */
 static int measure_begin(const struct command *self, const struct option_row *table,
-                         struct measure_rows *rows, int argc, char **argv, mote_engine **model, char **text,
+                         struct measure_rows *rows, int argc, char **argv, mote_model **model, char **text,
                          size_t *length)
 {
     int left = options_parse(self, table, argc, argv);
@@ -37,15 +37,15 @@ static int measure_begin(const struct command *self, const struct option_row *ta
     rows->options.progress = show_progress;
     /* A window is all the context that is needed. */
     if (!rows->m.n_ctx) rows->m.n_ctx = rows->options.window > 0 ? rows->options.window : 512;
-    struct mote_engine_options options = model_options(&rows->m);
-    return report(self, mote_engine_open(rows->m.model, &options, model));
+    struct mote_model_options options = model_options(&rows->m);
+    return report(self, mote_model_open(rows->m.model, &options, model));
 }
 
 static int perplexity(const struct command *self, int argc, char **argv)
 {
     struct measure_rows rows = {0};
     const struct option_row table[] = {MEASURE_ROWS(rows), {0}};
-    mote_engine *model = NULL;
+    mote_model *model = NULL;
     char *text = NULL;
     size_t length = 0;
     int code = measure_begin(self, table, &rows, argc, argv, &model, &text, &length);
@@ -63,7 +63,7 @@ static int perplexity(const struct command *self, int argc, char **argv)
                "windows, %.1f s)\n",
                exp(result.nll), exp(result.nll) * result.nll_error, result.nll, (long long)result.n_token,
                (long long)result.n_window, now_seconds() - start);
-    mote_engine_close(model);
+    mote_model_close(model);
     free(text);
     return code;
 }
@@ -77,13 +77,13 @@ static int imatrix(const struct command *self, int argc, char **argv)
         {'o', "out", OPTION_TEXT, &out, "file to write (GGUF)"},
         {0},
     };
-    mote_engine *model = NULL;
+    mote_model *model = NULL;
     char *text = NULL;
     size_t length = 0;
     int code = measure_begin(self, table, &rows, argc, argv, &model, &text, &length);
     if (code == EXIT_DONE && !out) code = usage_error(self, "-o FILE is missing");
     if (code == EXIT_DONE) code = report(self, mote_measure_imatrix(model, text, length, out, &rows.options));
-    mote_engine_close(model);
+    mote_model_close(model);
     free(text);
     return code;
 }
@@ -136,7 +136,7 @@ static int parity(const struct command *self, int argc, char **argv)
         {0, "layer-limit", OPTION_FLOAT, &limit, "error at which a layer diverges (0.01)"},
         {0},
     };
-    mote_engine *model = NULL, *second = NULL;
+    mote_model *model = NULL, *second = NULL;
     char *text = NULL;
     size_t length = 0;
     int code = measure_begin(self, table, &rows, argc, argv, &model, &text, &length);
@@ -145,8 +145,8 @@ static int parity(const struct command *self, int argc, char **argv)
         if (act) b.act = act;
         if (moe) b.moe = moe;
         if (kv) b.kv = kv;
-        struct mote_engine_options options = model_options(&b);
-        code = report(self, mote_engine_open(other ? other : b.model, &options, &second));
+        struct mote_model_options options = model_options(&b);
+        code = report(self, mote_model_open(other ? other : b.model, &options, &second));
     }
     struct mote_parity_result result = MOTE_OPTIONS(mote_parity_result);
     if (code == EXIT_DONE)
@@ -155,8 +155,8 @@ static int parity(const struct command *self, int argc, char **argv)
         show_parity(&result, rows.json);
         mote_parity_result_free(&result);
     }
-    mote_engine_close(second);
-    mote_engine_close(model);
+    mote_model_close(second);
+    mote_model_close(model);
     free(text);
     return code;
 }

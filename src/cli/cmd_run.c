@@ -35,7 +35,7 @@ static int run(const struct command *self, int argc, char **argv)
     int code = EXIT_WORK;
     char *text = NULL;
     int32_t *ids = NULL;
-    mote_engine *model = NULL;
+    mote_model *model = NULL;
     mote_session *session = NULL;
     mote_sampler *sampler = NULL;
     struct answer answer = {0};
@@ -47,9 +47,9 @@ static int run(const struct command *self, int argc, char **argv)
         if (!text) return EXIT_WORK;
     }
     interrupt_watch(NULL);
-    struct mote_engine_options options = model_options(&m);
+    struct mote_model_options options = model_options(&m);
     struct mote_sampler_options draw = draw_options(&d);
-    mote_status status = mote_engine_open(m.model, &options, &model);
+    mote_status status = mote_model_open(m.model, &options, &model);
     if (status == MOTE_OK) status = mote_session_create(model, &session);
     if (status == MOTE_OK) status = mote_sampler_create(&draw, &sampler);
     if (status != MOTE_OK) {
@@ -64,11 +64,11 @@ static int run(const struct command *self, int argc, char **argv)
     }
     if (chat) {
         struct mote_chat_message turn[2] = {{"system", system}, {"user", prompt}};
-        status = mote_engine_chat(model, turn + !system, system ? 2 : 1, ids, capacity, &n);
+        status = mote_model_chat(model, turn + !system, system ? 2 : 1, ids, capacity, &n);
     } else {
-        status = mote_engine_tokenize(model, prompt, length,
-                                      MOTE_TOKENIZE_BOS | (special ? MOTE_TOKENIZE_SPECIAL : 0), ids,
-                                      capacity, &n);
+        status =
+            mote_model_tokenize(model, prompt, length,
+                                MOTE_TOKENIZE_BOS | (special ? MOTE_TOKENIZE_SPECIAL : 0), ids, capacity, &n);
     }
     if (status == MOTE_OK && n == 0) {
         usage_error(self, "the prompt is empty, and this model has no token to begin a text with");
@@ -96,7 +96,7 @@ out:
     free(text);
     mote_sampler_destroy(sampler);
     mote_session_destroy(session);
-    mote_engine_close(model);
+    mote_model_close(model);
     return code;
 }
 

@@ -158,9 +158,9 @@ int options_parse(const struct command *command, const struct option_row *table,
     return left;
 }
 
-struct mote_engine_options model_options(const struct model_rows *rows)
+struct mote_model_options model_options(const struct model_rows *rows)
 {
-    struct mote_engine_options options = MOTE_OPTIONS(mote_engine_options);
+    struct mote_model_options options = MOTE_OPTIONS(mote_model_options);
     options.n_thread = (int)rows->n_thread;
     options.memory = rows->memory;
     options.act = rows->act;
