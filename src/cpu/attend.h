@@ -21,14 +21,14 @@ enum {
  *   q      [rows][width]      queries, scaled, zeros past head_dim
  *   out    [rows][width]      sums of weighted values so far
  *   score  [rows][KEYS]       logits, then weights
- *   max    [rows], total [rows]
+ *   max    [rows], total [rows], shrink [rows]
  *   k      [KEYS][width]
  *   v      [width / PANEL][KEYS][PANEL] */
 struct mote_attend_plan {
     int64_t tile_query; /* query rows taken together */
     int64_t rows;       /* tile_query * n_group */
     int64_t width;      /* head_dim rounded up to PANEL */
-    size_t q, out, score, max, total, k, v;
+    size_t q, out, score, max, total, shrink, k, v;
     size_t bytes;
 };
 

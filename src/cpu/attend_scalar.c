@@ -39,7 +39,8 @@ struct mote_attend_plan mote_attend_plan(int64_t n_query, int64_t n_group, int64
     plan.score = plan.out + rows * row;
     plan.max = plan.score + rows * MOTE_ATTEND_KEYS * sizeof(float);
     plan.total = plan.max + vector;
-    plan.k = plan.total + vector;
+    plan.shrink = plan.total + vector;
+    plan.k = plan.shrink + vector;
     plan.v = plan.k + MOTE_ATTEND_KEYS * row;
     plan.bytes = plan.v + MOTE_ATTEND_KEYS * row;
     return plan;

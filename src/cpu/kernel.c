@@ -10,10 +10,12 @@ static void build(void)
     struct mote_cpu_kernels *scalar = &tables[MOTE_CPU_SCALAR];
     scalar->tier = MOTE_CPU_SCALAR;
     mote_matmul_scalar_fill(scalar);
+    mote_ops_scalar_fill(scalar);
 
     struct mote_cpu_kernels *avx2 = &tables[MOTE_CPU_AVX2];
     *avx2 = *scalar;
     avx2->tier = MOTE_CPU_AVX2;
+    mote_ops_avx2_fill(avx2);
 
     struct mote_cpu_kernels *avx512 = &tables[MOTE_CPU_AVX512];
     *avx512 = *avx2;
