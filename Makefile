@@ -33,13 +33,13 @@ PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS))
 PKG_LIBS = $(shell pkg-config --libs $(PKGS)) -lpthread -lm
 EDIT_LIBS = $(shell pkg-config --libs libedit)
 
-WARN := -Wall -Wextra -Wpedantic -Werror -Wshadow -Wstrict-prototypes -Wno-missing-field-initializers
+WARN := -Wall -Wextra -Wpedantic -Werror -Wshadow -Wstrict-prototypes -Wno-missing-field-initializers -Wno-psabi
 # Strict IEEE: no -ffast-math, no contraction; kernels that want FMA say so with intrinsics.
 CFLAGS_ALL = -std=c11 $(OPT) $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC -Isrc -Iinclude -DMOTE_VERSION='"$(VERSION)"' $(PKG_CFLAGS) $(SANFLAGS) $(CFLAGS)
 
 # Kernels of an instruction set are compiled for it; nothing else may assume more than the base ISA.
 ifneq ($(filter x86_64,$(shell uname -m)),)
-$(B)/src/cpu/%_avx2.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -O3
+$(B)/src/cpu/%_avx2.o $(B)/src/quant/%_avx2.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -O3
 $(B)/src/cpu/%_avx512.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512 -O3
 endif
 
