@@ -68,8 +68,7 @@ static inline float mote_e4m3_f32(uint8_t byte)
     return byte & 0x80u ? -value : value;
 }
 
-/* OCP e8m0: 2^(byte-127); 0 is the subnormal 2^-127, 255 is given as infinity (MLX) and left to the reader.
- */
+/* OCP e8m0: 2^(byte-127); 0 is the subnormal 2^-127, 255 is given as infinity (MLX) and left to the reader. */
 static inline float mote_e8m0_f32(uint8_t byte)
 {
     return mote_bits_f32(byte ? (uint32_t)byte << 23 : 0x00400000u);

@@ -44,14 +44,13 @@ mote_status mote_budget_take(struct mote_budget *budget, enum mote_mem_kind kind
 void mote_budget_give(struct mote_budget *budget, enum mote_mem_kind kind, size_t size);
 
 /* Allocate `size` bytes, 64-byte aligned, not zeroed (mem_calloc: zeroed, count * size checked for overflow).
- * budget may be NULL: counted against the process-wide budget that has no limit. size 0 gives a unique
- * pointer. Fails with MOTE_MEMORY or MOTE_BUDGET; *out is NULL then. The block remembers its budget: free
- * with mote_mem_free alone. */
+ * budget may be NULL: counted against the process-wide budget that has no limit. size 0 gives a unique pointer.
+ * Fails with MOTE_MEMORY or MOTE_BUDGET; *out is NULL then. The block remembers its budget: free with
+ * mote_mem_free alone. */
 mote_status mote_mem_alloc(struct mote_budget *budget, enum mote_mem_kind kind, size_t size, void *out);
 mote_status mote_mem_calloc(struct mote_budget *budget, enum mote_mem_kind kind, size_t count, size_t size,
                             void *out);
-/* Grow or shrink, contents kept; *ptr may be NULL (then kind and budget are those given). On failure *ptr
- * stays. */
+/* Grow or shrink, contents kept; *ptr may be NULL (then kind and budget are those given). On failure *ptr stays. */
 mote_status mote_mem_resize(struct mote_budget *budget, enum mote_mem_kind kind, size_t size, void *ptr);
 mote_status mote_mem_strdup(struct mote_budget *budget, const char *text, size_t length, char **out);
 void mote_mem_free(void *block); /* NULL is fine */

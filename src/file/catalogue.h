@@ -58,11 +58,11 @@ enum { MOTE_MAX_DIMS = 4 };
 struct mote_tensor {
     const char *name; /* GGUF name, e.g. "blk.3.ffn_down_exps.weight" */
     enum mote_format format;
-    int n_dim;                  /* 1..MOTE_MAX_DIMS */
-    int64_t dim[MOTE_MAX_DIMS]; /* dim[0] is contiguous (columns), dim[1] rows, dim[2] experts; unused ones
-                                   are 1 */
-    size_t n_byte;              /* of codes, all experts; planes not counted */
-    const uint8_t *data;        /* [dim[2]][dim[1]][row bytes] in a mapped file; NULL when `part` is set */
+    int n_dim; /* 1..MOTE_MAX_DIMS */
+    int64_t dim
+        [MOTE_MAX_DIMS]; /* dim[0] is contiguous (columns), dim[1] rows, dim[2] experts; unused ones are 1 */
+    size_t n_byte;       /* of codes, all experts; planes not counted */
+    const uint8_t *data; /* [dim[2]][dim[1]][row bytes] in a mapped file; NULL when `part` is set */
     /* PLANAR formats: see mote_matrix */
     enum mote_format scale_format;
     const uint8_t *scale, *bias;
@@ -83,8 +83,7 @@ struct mote_catalogue {
     const struct mote_mapfile *file; /* [n_file] */
     const char *const *file_path;    /* [n_file] */
     size_t n_byte;                   /* tensor bytes, planes included */
-    /* Hugging Face and MLX folders: contents of these files, or {NULL, 0}; GGUF carries its tokenizer in
-     * meta. */
+    /* Hugging Face and MLX folders: contents of these files, or {NULL, 0}; GGUF carries its tokenizer in meta. */
     struct mote_text tokenizer_json, tokenizer_config_json, generation_config_json;
     struct mote_catalogue_state *state; /* memory, index */
 };
@@ -99,9 +98,8 @@ void mote_catalogue_close(struct mote_catalogue *catalogue);
 const struct mote_tensor *mote_catalogue_tensor(const struct mote_catalogue *catalogue, const char *name);
 const struct mote_meta *mote_catalogue_meta(const struct mote_catalogue *catalogue, const char *key);
 
-/* Typed reads. A missing key leaves *out alone and returns MOTE_NOT_FOUND; a key of another kind is
- * MOTE_FORMAT (any integer type is accepted for u64 if it fits; any number for f64). Key and expected type in
- * the message. */
+/* Typed reads. A missing key leaves *out alone and returns MOTE_NOT_FOUND; a key of another kind is MOTE_FORMAT
+ * (any integer type is accepted for u64 if it fits; any number for f64). Key and expected type in the message. */
 mote_status mote_meta_u64(const struct mote_catalogue *catalogue, const char *key, uint64_t *out);
 mote_status mote_meta_f64(const struct mote_catalogue *catalogue, const char *key, double *out);
 mote_status mote_meta_bool(const struct mote_catalogue *catalogue, const char *key, int *out);

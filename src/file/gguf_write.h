@@ -1,8 +1,8 @@
 /* gguf_write.h: writes a GGUF v3 file in one pass, tensor bytes streamed.
  *
- * Use: create, add every key, declare every tensor (their order is the order in the file), begin, then write
- * each tensor's bytes in that order (any number of write calls), finish. The file appears under its name only
- * when finish succeeds (it is written beside it as NAME.part and renamed); abandon removes it.
+ * Use: create, add every key, declare every tensor (their order is the order in the file), begin, then write each
+ * tensor's bytes in that order (any number of write calls), finish. The file appears under its name only when
+ * finish succeeds (it is written beside it as NAME.part and renamed); abandon removes it.
  */
 #ifndef MOTE_FILE_GGUF_WRITE_H
 #define MOTE_FILE_GGUF_WRITE_H

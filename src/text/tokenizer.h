@@ -1,9 +1,9 @@
 /* tokenizer.h: text to token ids and back.
  *
- * Owns: vocabulary, merges, pre-tokenizer pattern, special tokens. Knows nothing of files: it is made from
- * the text of a tokenizer.json or from the arrays that a GGUF carries. Kinds: byte-level BPE (GPT-2 style
- * merges over a byte alphabet) and score-based BPE (SentencePiece style, with byte fallback). Ids are equal
- * to those of Hugging Face `tokenizers`.
+ * Owns: vocabulary, merges, pre-tokenizer pattern, special tokens. Knows nothing of files: it is made from the
+ * text of a tokenizer.json or from the arrays that a GGUF carries.
+ * Kinds: byte-level BPE (GPT-2 style merges over a byte alphabet) and score-based BPE (SentencePiece style, with
+ * byte fallback). Ids are equal to those of Hugging Face `tokenizers`.
  */
 #ifndef MOTE_TEXT_TOKENIZER_H
 #define MOTE_TEXT_TOKENIZER_H
@@ -44,16 +44,15 @@ struct mote_vocab {
 
 mote_status mote_tokenizer_from_vocab(const struct mote_vocab *vocab, struct mote_budget *budget,
                                       struct mote_tokenizer **out);
-/* tokenizer.json of Hugging Face, plus tokenizer_config.json and generation_config.json (NULL, 0 if absent:
- * they name bos, eos (one or several) and add_bos_token). n_vocab: the model's embedding rows, 0 if not
- * known: ids past the tokenizer's own become unused tokens. */
+/* tokenizer.json of Hugging Face, plus tokenizer_config.json and generation_config.json (NULL, 0 if absent: they
+ * name bos, eos (one or several) and add_bos_token). n_vocab: the model's embedding rows, 0 if not known: ids past
+ * the tokenizer's own become unused tokens. */
 mote_status mote_tokenizer_from_json(const char *json, size_t length, const char *config,
                                      size_t config_length, const char *generation, size_t generation_length,
                                      size_t n_vocab, struct mote_budget *budget, struct mote_tokenizer **out);
 void mote_tokenizer_destroy(struct mote_tokenizer *tokenizer);
 
-/* The same tokenizer as GGUF metadata would say it (for `mote quantize`); pointers live as long as the
- * tokenizer. */
+/* The same tokenizer as GGUF metadata would say it (for `mote quantize`); pointers live as long as the tokenizer. */
 mote_status mote_tokenizer_vocab(const struct mote_tokenizer *tokenizer, struct mote_vocab *out);
 
 size_t mote_tokenizer_size(const struct mote_tokenizer *tokenizer);
@@ -68,18 +67,18 @@ enum mote_encode_flags {
     MOTE_ENCODE_BOS = 2 /* put bos (eos) where the model wants it */
 };
 
-/* Encode text[length] (any bytes; invalid UTF-8 is kept byte for byte by byte-level BPE). Writes at most
- * `capacity` ids and sets *n to the number of ids there are; MOTE_ARGUMENT when they do not fit (nothing is
- * lost: call again with *n). length + 2 is always enough. */
+/* Encode text[length] (any bytes; invalid UTF-8 is kept byte for byte by byte-level BPE). Writes at most `capacity`
+ * ids and sets *n to the number of ids there are; MOTE_ARGUMENT when they do not fit (nothing is lost: call again
+ * with *n). length + 2 is always enough. */
 mote_status mote_tokenize(const struct mote_tokenizer *tokenizer, const char *text, size_t length, int flags,
                           int32_t *ids, size_t capacity, size_t *n);
 
-/* Bytes of one token as they appear in text; control tokens give "" unless `special`. The pointer lives as
- * long as the tokenizer. An id out of range gives "". */
+/* Bytes of one token as they appear in text; control tokens give "" unless `special`. The pointer lives as long as
+ * the tokenizer. An id out of range gives "". */
 struct mote_piece mote_token_bytes(const struct mote_tokenizer *tokenizer, int32_t id, int special);
 
-/* Streaming: feed tokens, get the bytes that are complete UTF-8; an incomplete character is held back, bytes
- * that can never become valid come out as U+FFFD. */
+/* Streaming: feed tokens, get the bytes that are complete UTF-8; an incomplete character is held back, bytes that
+ * can never become valid come out as U+FFFD. */
 struct mote_detokenizer {
     const struct mote_tokenizer *tokenizer;
     int special; /* print control tokens */
