@@ -15,6 +15,8 @@ static void build(void)
     struct mote_cpu_kernels *avx2 = &tables[MOTE_CPU_AVX2];
     *avx2 = *scalar;
     avx2->tier = MOTE_CPU_AVX2;
+    mote_matmul_float_avx2_fill(avx2);
+    mote_matmul_k_avx2_fill(avx2);
     mote_ops_avx2_fill(avx2);
 
     struct mote_cpu_kernels *avx512 = &tables[MOTE_CPU_AVX512];

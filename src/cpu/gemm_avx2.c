@@ -1,0 +1,288 @@
+/* gemm_avx2.c: see gemm_avx2.h.
+ *
+ * The product of a panel (8 weight rows x 256 columns) and 4 activation rows keeps 4 vectors of 16-bit sums: a
+ * vector of codes is 8 rows x 4 columns, so that an activation's 4 bytes are broadcast and multiplied at once.
+ * How often products may be added in 16 bits before widening (RUN) follows from the largest code:
+ * RUN * 2 * max_code * 127 <= 32767.
+ */
+#include "cpu/gemm_avx2.h"
+
+#if defined(__AVX2__)
+
+#include <string.h>
+
+#include "cpu/simd_avx2.h"
+
+enum {
+    ACTS = 4,       /* activation rows in registers */
+    ACT_TILE = 128, /* activation rows that a panel is unpacked for: their codes fit a second-level cache */
+};
+
+/* One column tile of the activation rows in work. Rows past the end repeat the last one. */
+struct act_tile {
+    const int8_t *q[ACT_TILE];     /* [256] */
+    const float *scale[ACT_TILE];  /* I8_32: [8]; I8_256: [1] */
+    const int16_t *sum[ACT_TILE];  /* [16] */
+    const float *sum32[ACT_TILE];  /* I8_32: [8] */
+    float (*acc)[MOTE_PANEL_ROWS]; /* [ACT_TILE]: the sums so far */
+    int n;                         /* multiple of ACTS */
+};
+
+typedef void product_fn(const struct mote_panel *panel, int group, const struct act_tile *x);
+
+/* What multiplies bias: activation sums per STEP columns, in the unit of the accumulator it is added to. */
+MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32, float *out)
+{
+    if (is_32 && step == 32) {
+        _mm256_store_ps(out, _mm256_loadu_ps(x->sum32[i]));
+        return;
+    }
+    __m256i sum = mote_load_256(x->sum[i]);
+    if (step == 16) {
+        __m256 low = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(sum)));
+        __m256 high = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(sum, 1)));
+        if (is_32) {
+            __m256 s = _mm256_loadu_ps(x->scale[i]);
+            low = _mm256_mul_ps(low, _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)));
+            high =
+                _mm256_mul_ps(high, _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)));
+        }
+        _mm256_store_ps(out, low);
+        _mm256_store_ps(out + 8, high);
+        return;
+    }
+    __m256i pairs = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+    if (step == 32) _mm256_store_ps(out, _mm256_cvtepi32_ps(pairs));
+    else out[0] = (float)mote_hsum_i32(pairs);
+}
+
+/* step: columns per float addition (16, 32, 256). A group that is wider than step repeats its scale. */
+MOTE_INLINE void product(const struct mote_panel *panel, int group, const struct act_tile *x, const int step,
+                         const int run, const int is_32, const int has_bias)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    for (int i = 0; i < x->n; i += ACTS) {
+        _Alignas(32) float sums[ACTS][16];
+        __m256 acc[ACTS];
+        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+        {
+            if (has_bias) load_sums(x, i + a, step, is_32, sums[a]);
+            acc[a] = is_32 ? _mm256_loadu_ps(x->acc[i + a]) : _mm256_setzero_ps();
+        }
+        const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2], *q3 = x->q[i + 3];
+        const uint8_t *code = panel->code[0][0];
+        for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
+            __m256i wide[ACTS];
+            for (int at = 0; at < step / 4; at += run) {
+                __m256i narrow[ACTS];
+                MOTE_UNROLL for (int t = 0; t < run; t++)
+                {
+                    __m256i c = _mm256_load_si256((const __m256i *)(const void *)(code + 32 * t));
+                    __m256i p0 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q0 + 4 * t));
+                    __m256i p1 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q1 + 4 * t));
+                    __m256i p2 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q2 + 4 * t));
+                    __m256i p3 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q3 + 4 * t));
+                    narrow[0] = t ? _mm256_add_epi16(narrow[0], p0) : p0;
+                    narrow[1] = t ? _mm256_add_epi16(narrow[1], p1) : p1;
+                    narrow[2] = t ? _mm256_add_epi16(narrow[2], p2) : p2;
+                    narrow[3] = t ? _mm256_add_epi16(narrow[3], p3) : p3;
+                }
+                code += 32 * run;
+                q0 += 4 * run, q1 += 4 * run, q2 += 4 * run, q3 += 4 * run;
+                MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                {
+                    __m256i sum = _mm256_madd_epi16(narrow[a], one);
+                    wide[a] = at ? _mm256_add_epi32(wide[a], sum) : sum;
+                }
+            }
+            int g = s * step / group;
+            __m256 scale = _mm256_load_ps(panel->scale[g]);
+            MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+            {
+                __m256 by = is_32 ? _mm256_mul_ps(scale, _mm256_broadcast_ss(x->scale[i + a] + s * step / 32))
+                                  : scale;
+                acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide[a]), by, acc[a]);
+                if (has_bias)
+                    acc[a] = _mm256_fmadd_ps(_mm256_load_ps(panel->bias[g]), _mm256_broadcast_ss(&sums[a][s]),
+                                             acc[a]);
+            }
+        }
+        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+        {
+            float *out = x->acc[i + a];
+            if (!is_32)
+                acc[a] = _mm256_fmadd_ps(acc[a], _mm256_broadcast_ss(x->scale[i + a]), _mm256_loadu_ps(out));
+            _mm256_storeu_ps(out, acc[a]);
+        }
+    }
+}
+
+/* 8-bit signed codes leave no room in 16 bits: both sides are widened first, columns (0, 2) and (1, 3) of a quad
+ * paired, which needs two shifts and no shuffle. */
+MOTE_INLINE void product_signed(const struct mote_panel *panel, int group, const struct act_tile *x,
+                                const int step, const int is_32, const int has_bias)
+{
+    _Alignas(64) int16_t code[MOTE_PANEL_COLS / 2][MOTE_PANEL_ROWS][2];
+    _Alignas(64) int16_t q[ACTS][MOTE_PANEL_COLS / 32][2][16];
+    for (int k = 0; k < MOTE_PANEL_COLS / 4; k++) {
+        __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel->code[k]);
+        mote_store_256(code[2 * k], _mm256_srai_epi16(_mm256_slli_epi16(c, 8), 8));
+        mote_store_256(code[2 * k + 1], _mm256_srai_epi16(c, 8));
+    }
+    for (int i = 0; i < x->n; i += ACTS) {
+        _Alignas(32) float sums[ACTS][16];
+        __m256 acc[ACTS];
+        for (int a = 0; a < ACTS; a++) {
+            for (int k = 0; k < MOTE_PANEL_COLS / 32; k++) {
+                __m256i v = mote_load_256(x->q[i + a] + 32 * k);
+                mote_store_256(q[a][k][0], _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8));
+                mote_store_256(q[a][k][1], _mm256_srai_epi16(v, 8));
+            }
+        }
+        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+        {
+            if (has_bias) load_sums(x, i + a, step, is_32, sums[a]);
+            acc[a] = is_32 ? _mm256_loadu_ps(x->acc[i + a]) : _mm256_setzero_ps();
+        }
+        for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
+            __m256i wide[ACTS];
+            MOTE_UNROLL for (int a = 0; a < ACTS; a++) wide[a] = _mm256_setzero_si256();
+            for (int half = 0; half < step / 16; half++) { /* 4 quads of columns */
+                int k = s * step + 16 * half;
+                const int16_t *c = code[k / 2][0], *pair = q[0][k / 32][0] + k % 32 / 2;
+                MOTE_UNROLL for (int t = 0; t < 8; t++)
+                {
+                    __m256i v = _mm256_load_si256((const __m256i *)(const void *)(c + 16 * t));
+                    MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                    {
+                        const int16_t *at = pair + a * MOTE_PANEL_COLS + t % 2 * 16 + t / 2 * 2;
+                        wide[a] = _mm256_add_epi32(wide[a], _mm256_madd_epi16(v, mote_broadcast_u32(at)));
+                    }
+                }
+            }
+            int g = s * step / group;
+            __m256 scale = _mm256_load_ps(panel->scale[g]);
+            MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+            {
+                __m256 by = is_32 ? _mm256_mul_ps(scale, _mm256_broadcast_ss(x->scale[i + a] + s * step / 32))
+                                  : scale;
+                acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide[a]), by, acc[a]);
+                if (has_bias)
+                    acc[a] = _mm256_fmadd_ps(_mm256_load_ps(panel->bias[g]), _mm256_broadcast_ss(&sums[a][s]),
+                                             acc[a]);
+            }
+        }
+        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+        {
+            float *out = x->acc[i + a];
+            if (!is_32)
+                acc[a] = _mm256_fmadd_ps(acc[a], _mm256_broadcast_ss(x->scale[i + a]), _mm256_loadu_ps(out));
+            _mm256_storeu_ps(out, acc[a]);
+        }
+    }
+}
+
+/* X(step, run); run 0: signed. The index of a product is [position here][is_32][has_bias]. */
+#define PRODUCTS(X) X(16, 1) X(16, 2) X(16, 4) X(16, 0) X(32, 1) X(32, 2) X(32, 4) X(32, 8) X(32, 0)
+
+#define DEFINE_UNSIGNED(name, step, run, is_32, has_bias)                                 \
+    static void name(const struct mote_panel *panel, int group, const struct act_tile *x) \
+    {                                                                                     \
+        if (run) product(panel, group, x, step, run ? run : 1, is_32, has_bias);          \
+        else product_signed(panel, group, x, step, is_32, has_bias);                      \
+    }
+#define DEFINE(step, run)                                               \
+    DEFINE_UNSIGNED(product_##step##_##run##_256, step, run, 0, 0)      \
+    DEFINE_UNSIGNED(product_##step##_##run##_256_bias, step, run, 0, 1) \
+    DEFINE_UNSIGNED(product_##step##_##run##_32, step, run, 1, 0)       \
+    DEFINE_UNSIGNED(product_##step##_##run##_32_bias, step, run, 1, 1)
+PRODUCTS(DEFINE)
+/* One scale for the whole tile needs no float work inside it (TQ1_0, TQ2_0). */
+DEFINE_UNSIGNED(product_256_8_256, 256, 8, 0, 0)
+DEFINE_UNSIGNED(product_256_8_256_bias, 256, 8, 0, 1)
+
+static product_fn *choose(const struct mote_unpack *unpack, int is_32)
+{
+    static const struct {
+        int step, run;
+        product_fn *fn[2][2];
+    } table[] = {
+#define ROW(step, run)                                                   \
+    {step,                                                               \
+     run,                                                                \
+     {{product_##step##_##run##_256, product_##step##_##run##_256_bias}, \
+      {product_##step##_##run##_32, product_##step##_##run##_32_bias}}},
+        PRODUCTS(ROW)
+#undef ROW
+    };
+    int room = unpack->is_signed ? 0 : 32767 / (2 * 127 * (unpack->max_code ? unpack->max_code : 1));
+    if (unpack->group == 256 && !is_32 && room >= 8)
+        return unpack->has_bias ? product_256_8_256_bias : product_256_8_256;
+    int step = unpack->group == 16 ? 16 : 32, best = 0;
+    for (int i = 0; i < (int)(sizeof table / sizeof table[0]); i++) {
+        int fits = unpack->is_signed ? table[i].run == 0 : table[i].run && table[i].run <= room;
+        if (table[i].step == step && fits && (table[best].step != step || table[i].run >= table[best].run))
+            best = i;
+    }
+    return table[best].fn[is_32][unpack->has_bias != 0];
+}
+
+void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
+{
+    int is_32 = x->type == MOTE_ACT_I8_32;
+    product_fn *multiply = choose(unpack, is_32);
+    struct mote_panel panel;
+    _Alignas(64) float acc[ACT_TILE][MOTE_PANEL_ROWS];
+    for (int64_t first = 0; first < n_x; first += ACT_TILE) {
+        int n_act = (int)(n_x - first < ACT_TILE ? n_x - first : ACT_TILE);
+        struct act_tile tile = {.acc = acc, .n = (n_act + ACTS - 1) / ACTS * ACTS};
+        for (int64_t r = 0; r < n_row; r += MOTE_PANEL_ROWS) {
+            int n_r = (int)(n_row - r < MOTE_PANEL_ROWS ? n_row - r : MOTE_PANEL_ROWS);
+            memset(acc, 0, sizeof acc[0] * (size_t)tile.n);
+            for (int64_t col = 0; col < w->n_col; col += MOTE_PANEL_COLS) {
+                unpack->unpack(w, row + r, n_r, col, &panel);
+                for (int i = 0; i < tile.n; i++) {
+                    int64_t from = first + (i < n_act ? i : n_act - 1), at = x_row ? x_row[from] : from;
+                    at = at * x->stride + col;
+                    tile.q[i] = x->q + at;
+                    tile.scale[i] = x->scale + at / (is_32 ? 32 : 256);
+                    tile.sum[i] = x->sum + at / 16;
+                    if (is_32) tile.sum32[i] = x->sum32 + at / 32;
+                }
+                multiply(&panel, unpack->group, &tile);
+            }
+            for (int i = 0; i < n_act; i++)
+                memcpy(y + (first + i) * y_stride + r, acc[i], sizeof(float) * (size_t)n_r);
+        }
+    }
+}
+
+static void transpose_floats(const float rows[MOTE_PANEL_ROWS][16], int n, float out[16][MOTE_PANEL_ROWS])
+{
+    for (int from = 0; from < n; from += 8) {
+        __m256i v[8];
+        MOTE_UNROLL for (int r = 0; r < 8; r++) v[r] = mote_load_256(&rows[r][from]);
+        mote_transpose_8x8(v);
+        MOTE_UNROLL for (int g = 0; g < 8; g++) mote_store_256(out[from + g], v[g]);
+    }
+}
+
+void mote_panel_from_rows_avx2(struct mote_panel_rows *rows, int n_row, int n_scale, int has_bias,
+                               struct mote_panel *panel)
+{
+    for (int r = n_row; r < MOTE_PANEL_ROWS; r++) {
+        memset(rows->code[r], 0, sizeof rows->code[r]);
+        memset(rows->scale[r], 0, sizeof rows->scale[r]);
+        memset(rows->bias[r], 0, sizeof rows->bias[r]);
+    }
+    for (int k = 0; k < MOTE_PANEL_COLS / 32; k++) {
+        __m256i v[8];
+        MOTE_UNROLL for (int r = 0; r < 8; r++) v[r] = mote_load_256(&rows->code[r][32 * k]);
+        mote_transpose_8x8(v);
+        MOTE_UNROLL for (int j = 0; j < 8; j++) mote_store_256(panel->code[8 * k + j], v[j]);
+    }
+    transpose_floats((const float(*)[16])rows->scale, n_scale, panel->scale);
+    if (has_bias) transpose_floats((const float(*)[16])rows->bias, n_scale, panel->bias);
+}
+
+#endif

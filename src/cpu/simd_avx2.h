@@ -1,0 +1,96 @@
+/* simd_avx2.h: the small AVX2 pieces that several kernel files use. Include from *_avx2.c only. */
+#ifndef MOTE_CPU_SIMD_AVX2_H
+#define MOTE_CPU_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "base/float_bits.h"
+
+#define MOTE_INLINE static inline __attribute__((always_inline))
+
+/* Before a loop with a constant count that must be unrolled whole (arrays of vectors live in registers then). */
+#if defined(__clang__)
+#define MOTE_UNROLL _Pragma("unroll")
+#else
+#define MOTE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+MOTE_INLINE __m256i mote_load_256(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+MOTE_INLINE __m128i mote_load_128(const void *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
+MOTE_INLINE void mote_store_256(void *p, __m256i v)
+{
+    _mm256_storeu_si256((__m256i *)p, v);
+}
+
+/* The same 4 bytes in all 8 places. */
+MOTE_INLINE __m256i mote_broadcast_u32(const void *p)
+{
+    return _mm256_set1_epi32((int)mote_load_u32(p));
+}
+
+MOTE_INLINE float mote_f16_load(const void *p)
+{
+    return _cvtsh_ss(mote_load_u16(p));
+}
+
+/* Sum of 8 lanes, always in this order: halves, then pairs at distance 2, then 1. */
+MOTE_INLINE float mote_hsum(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+MOTE_INLINE int32_t mote_hsum_i32(__m256i v)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
+}
+
+/* Signed codes x activations, pairs added in 16 bits: |w| * (x with w's sign). Exact as long as activations stay
+ * in -127..127: 2 * 128 * 127 = 32512 (|-128| is 128 read as unsigned). */
+MOTE_INLINE __m256i mote_mul_signed(__m256i w, __m256i x)
+{
+    return _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(x, w));
+}
+
+/* 32 codes of 4 bits from 16 bytes: low nibbles first, then high ones (Q4_0's order, also MXFP4's and IQ4_NL's). */
+MOTE_INLINE __m256i mote_nibbles(const void *p)
+{
+    __m128i v = mote_load_128(p);
+    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+
+/* Transpose 8 x 8 elements of 32 bits in registers. */
+MOTE_INLINE void mote_transpose_8x8(__m256i v[8])
+{
+    __m256i a[8], b[8];
+    MOTE_UNROLL for (int i = 0; i < 8; i += 2)
+    {
+        a[i] = _mm256_unpacklo_epi32(v[i], v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    MOTE_UNROLL for (int i = 0; i < 8; i += 4)
+    {
+        b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    MOTE_UNROLL for (int i = 0; i < 4; i++)
+    {
+        v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+}
+
+#endif

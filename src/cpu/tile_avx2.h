@@ -1,0 +1,79 @@
+/* tile_avx2.h: a format's tile function -> its dot, unpack and gemm.
+ *
+ * One idea: per format only one thing differs: how 256 columns of a row become codes in column order, scales and
+ * biases. A kernel file writes that as an always-inline function and includes a template:
+ *
+ *     #define TILE_NAME q4_k              the functions become dot_q4_k and gemm_q4_k
+ *     #define TILE_GROUP 32               columns per scale: 16 or 32 (dot256); any (dot32: scales are per 32)
+ *     #define TILE_MAX_CODE 15            unsigned codes 0..15; 0: signed codes -128..127
+ *     #define TILE_BIAS ...               see the template
+ *     #include "cpu/dot256_avx2.h"        products with I8_256; "cpu/dot32_avx2.h": with I8_32
+ *
+ * which calls
+ *     MOTE_INLINE void tile_q4_k(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+ *
+ * Products of codes up to 128 and activations of -127..127 added in pairs stay within 32512.
+ */
+#ifndef MOTE_CPU_TILE_AVX2_H
+#define MOTE_CPU_TILE_AVX2_H
+
+#include <string.h>
+
+#include "cpu/gemm_avx2.h"
+#include "cpu/simd_avx2.h"
+
+struct mote_tile256 {
+    __m256i code[8]; /* column order */
+    __m256i scale;   /* int16: low half: of columns 0-15, 32-47, ..; high half: of columns 16-31, 48-63, .. */
+    __m256i bias;    /* int16 [16], one for 16 columns in column order */
+    float d, d_bias;
+};
+
+struct mote_tile32 {
+    __m256i code[8];
+    __m256 d, bias; /* one for 32 columns */
+};
+
+/* The bytes of blocks that hold columns [col, col + 256): in the matrix, or, where the row ends sooner, copied to
+ * `buffer` (bytes of 256 columns) and followed by zeros: reading past a row's end may be reading past the file's. */
+MOTE_INLINE const uint8_t *mote_tile_blocks(const struct mote_matrix *w, int64_t row, int64_t col,
+                                            int block_elems, int block_bytes, uint8_t *buffer)
+{
+    const uint8_t *at =
+        w->data + (size_t)row * w->row_bytes + (size_t)(col / block_elems) * (size_t)block_bytes;
+    if (__builtin_expect(w->n_col - col >= 256, 1)) return at;
+    size_t have = (size_t)((w->n_col - col) / block_elems) * (size_t)block_bytes;
+    memcpy(buffer, at, have);
+    memset(buffer + have, 0, (size_t)(256 / block_elems * block_bytes) - have);
+    return buffer;
+}
+
+/* 16 scales in column order, as bytes, to the order of mote_tile256.scale. */
+MOTE_INLINE __m128i mote_even_odd(__m128i v)
+{
+    return _mm_shuffle_epi8(v, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+}
+
+MOTE_INLINE __m256i mote_tile_scale(__m256i scale, int k)
+{
+    return _mm256_shuffle_epi8(scale, _mm256_set1_epi16((short)(2 * k | (2 * k + 1) << 8)));
+}
+
+#define MOTE_CAT_(a, b) a##b
+#define MOTE_CAT(a, b) MOTE_CAT_(a, b)
+
+/* dot calls one copy of its body per number of activation rows, with that number as a constant. */
+#define MOTE_DOT_SWITCH(body)                                     \
+    switch (n_x) {                                                \
+    case 1: body(w, row, n_row, x, x_row, 1, y, y_stride); break; \
+    case 2: body(w, row, n_row, x, x_row, 2, y, y_stride); break; \
+    case 3: body(w, row, n_row, x, x_row, 3, y, y_stride); break; \
+    case 4: body(w, row, n_row, x, x_row, 4, y, y_stride); break; \
+    case 5: body(w, row, n_row, x, x_row, 5, y, y_stride); break; \
+    case 6: body(w, row, n_row, x, x_row, 6, y, y_stride); break; \
+    case 7: body(w, row, n_row, x, x_row, 7, y, y_stride); break; \
+    case 8: body(w, row, n_row, x, x_row, 8, y, y_stride); break; \
+    default: break;                                               \
+    }
+
+#endif

@@ -1,0 +1,534 @@
+/* test_matmul.c: every filled product slot of every tier this machine has, held to the scalar tier.
+ *
+ * Weights are random bytes with sane scales (and bytes chosen to overflow what can overflow), laid at the very end
+ * of a mapping whose next page faults; outputs are poisoned, activations guarded. MOTE_SEED repeats a run.
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/float_bits.h"
+#include "base/rng.h"
+#include "cpu/kernel.h"
+#include "quant/decode.h"
+
+static struct mote_rng rng;
+static uint64_t seed;
+
+/* ---- memory that ends at a page that faults ---- */
+
+struct fenced {
+    uint8_t *map, *data;
+    size_t map_size;
+};
+
+static struct fenced fence(size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (size + page - 1) / page * page + page;
+    struct fenced f = {.map_size = body + page};
+    f.map = mmap(NULL, f.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(f.map != MAP_FAILED);
+    assert_int_equal(mprotect(f.map + body, page, PROT_NONE), 0);
+    f.data = f.map + body - size;
+    return f;
+}
+
+static void unfence(struct fenced *f)
+{
+    if (f->map) munmap(f->map, f->map_size);
+    f->map = NULL;
+}
+
+/* ---- random weights ---- */
+
+static double uniform(double low, double high)
+{
+    return low + (high - low) * mote_rng_unit(&rng);
+}
+static float random_scale(void)
+{
+    float magnitude = (float)exp2(uniform(-9, -3));
+    return mote_rng_below(&rng, 4) ? magnitude : -magnitude;
+}
+static void put_f16(uint8_t *at, float value)
+{
+    uint16_t half = mote_f32_f16(value);
+    memcpy(at, &half, 2);
+}
+
+/* Where a block's f16 fields are. */
+static const struct {
+    enum mote_format format;
+    int at[2];
+} half_fields[] = {
+    {MOTE_FORMAT_Q4_0, {0, -1}},   {MOTE_FORMAT_Q4_1, {0, 2}},    {MOTE_FORMAT_Q5_0, {0, -1}},
+    {MOTE_FORMAT_Q5_1, {0, 2}},    {MOTE_FORMAT_Q8_0, {0, -1}},   {MOTE_FORMAT_Q2_K, {80, 82}},
+    {MOTE_FORMAT_Q3_K, {108, -1}}, {MOTE_FORMAT_Q4_K, {0, 2}},    {MOTE_FORMAT_Q5_K, {0, 2}},
+    {MOTE_FORMAT_Q6_K, {208, -1}}, {MOTE_FORMAT_IQ1_S, {0, -1}},  {MOTE_FORMAT_IQ2_XXS, {0, -1}},
+    {MOTE_FORMAT_IQ2_XS, {0, -1}}, {MOTE_FORMAT_IQ2_S, {0, -1}},  {MOTE_FORMAT_IQ3_XXS, {0, -1}},
+    {MOTE_FORMAT_IQ3_S, {0, -1}},  {MOTE_FORMAT_IQ4_NL, {0, -1}}, {MOTE_FORMAT_IQ4_XS, {0, -1}},
+    {MOTE_FORMAT_TQ1_0, {52, -1}}, {MOTE_FORMAT_TQ2_0, {64, -1}}, {MOTE_FORMAT_Q1_0, {0, -1}},
+    {MOTE_FORMAT_Q2_0, {0, -1}},   {MOTE_FORMAT_PQ2_0, {0, -1}},  {MOTE_FORMAT_PTQ1_0, {26, -1}},
+};
+
+/* What the bytes of codes are: random, or all alike (0x00, 0xFF, 0x80, 0x7F). */
+enum pattern { RANDOM, ZEROS, ONES, TOP_BIT, LOW_BITS, PATTERN_COUNT };
+
+static void fill_bytes(uint8_t *at, size_t n, enum pattern pattern)
+{
+    static const uint8_t value[PATTERN_COUNT] = {0, 0x00, 0xFF, 0x80, 0x7F};
+    for (size_t i = 0; i < n; i++) at[i] = pattern == RANDOM ? (uint8_t)mote_rng_u64(&rng) : value[pattern];
+}
+
+static void fill_block_scales(enum mote_format format, uint8_t *block)
+{
+    for (size_t i = 0; i < sizeof half_fields / sizeof half_fields[0]; i++)
+        if (half_fields[i].format == format)
+            for (int j = 0; j < 2; j++)
+                if (half_fields[i].at[j] >= 0) put_f16(block + half_fields[i].at[j], random_scale());
+    if (format == MOTE_FORMAT_MXFP4) block[0] = (uint8_t)(118 + mote_rng_below(&rng, 12));
+    if (format == MOTE_FORMAT_NVFP4)
+        for (int i = 0; i < 4; i++) block[i] = (uint8_t)(mote_rng_below(&rng, 0x60));
+    if (format == MOTE_FORMAT_IQ1_M) { /* d's nibbles are the top nibbles of four 16-bit words */
+        uint16_t half = mote_f32_f16(random_scale());
+        for (int i = 0; i < 4; i++)
+            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | ((half >> (4 * i)) & 15) << 4);
+    }
+}
+
+struct weights {
+    struct mote_matrix m;
+    struct fenced data, scale, bias;
+};
+
+static size_t put_plane_value(enum mote_format format, uint8_t *at, float value)
+{
+    uint16_t half = format == MOTE_FORMAT_F16 ? mote_f32_f16(value) : mote_f32_bf16(value);
+    if (format != MOTE_FORMAT_F32) return memcpy(at, &half, 2), 2;
+    return memcpy(at, &value, 4), 4;
+}
+
+static struct weights make_weights(enum mote_format format, int64_t n_row, int64_t n_col, int group,
+                                   enum pattern pattern)
+{
+    const struct mote_format_traits *traits = mote_format_traits(format);
+    struct weights w = {0};
+    size_t row_bytes = mote_format_row_bytes(format, n_col), size = row_bytes * (size_t)n_row;
+    w.data = fence(size);
+    w.m = mote_matrix_view(format, w.data.data, n_row, n_col);
+    if (mote_rng_below(&rng, 2)) w.m.factor = (float)uniform(0.5, 2);
+    if (traits->family == MOTE_FAMILY_PLAIN) {
+        for (int64_t i = 0; i < n_row * n_col; i++) {
+            float v = (float)uniform(-1, 1);
+            put_plane_value(format, w.data.data + (size_t)i * (size_t)traits->block_bytes, v);
+        }
+        return w;
+    }
+    fill_bytes(w.data.data, size, pattern);
+    if (traits->family == MOTE_FAMILY_BLOCK) {
+        for (size_t b = 0; b < size; b += (size_t)traits->block_bytes)
+            fill_block_scales(format, w.data.data + b);
+        return w;
+    }
+    /* PLANAR */
+    size_t n_scale = (size_t)(n_row * (n_col / group));
+    w.m.group = group;
+    if (format == MOTE_FORMAT_MLX_MXFP4 || format == MOTE_FORMAT_MLX_MXFP8 ||
+        format == MOTE_FORMAT_MLX_NVFP4) {
+        if (format == MOTE_FORMAT_MLX_MXFP8) /* no NaN codes */
+            for (size_t i = 0; i < size; i++) w.data.data[i] &= 0x77;
+        w.scale = fence(n_scale);
+        for (size_t i = 0; i < n_scale; i++)
+            w.scale.data[i] = (uint8_t)(format == MOTE_FORMAT_MLX_NVFP4 ? mote_rng_below(&rng, 0x60)
+                                                                        : 118 + mote_rng_below(&rng, 12));
+    } else {
+        static const enum mote_format plane[3] = {MOTE_FORMAT_F32, MOTE_FORMAT_F16, MOTE_FORMAT_BF16};
+        w.m.scale_format = plane[mote_rng_below(&rng, 3)];
+        size_t each = w.m.scale_format == MOTE_FORMAT_F32 ? 4 : 2;
+        w.scale = fence(n_scale * each);
+        w.bias = fence(n_scale * each);
+        for (size_t i = 0; i < n_scale; i++) {
+            put_plane_value(w.m.scale_format, w.scale.data + i * each, random_scale());
+            put_plane_value(w.m.scale_format, w.bias.data + i * each, 4 * random_scale());
+        }
+        w.m.bias = w.bias.data;
+    }
+    w.m.scale = w.scale.data;
+    return w;
+}
+
+static void free_weights(struct weights *w)
+{
+    unfence(&w->data);
+    unfence(&w->scale);
+    unfence(&w->bias);
+}
+
+/* ---- activations ---- */
+
+struct acts {
+    struct mote_act act;
+    struct fenced x, memory;
+};
+
+static struct acts make_acts(enum mote_act_type type, int64_t n_row, int64_t n_col, int constant)
+{
+    struct acts a = {.x = fence((size_t)(n_row * n_col) * sizeof(float))};
+    float *x = (float *)(void *)a.x.data;
+    for (int64_t i = 0; i < n_row * n_col; i += 2) {
+        double z[2];
+        mote_rng_normal2(&rng, z);
+        x[i] = constant ? (float)constant : (float)z[0];
+        if (i + 1 < n_row * n_col) x[i + 1] = constant ? (float)constant : (float)z[1];
+    }
+    size_t size = mote_act_bytes(type, n_row, n_col);
+    a.memory = fence(size ? size : 1);
+    memset(a.memory.data, 0x5A, size);
+    a.act = mote_act_place(type, n_row, n_col, x, a.memory.data);
+    mote_cpu_kernels(MOTE_CPU_SCALAR)->quantise(x, 0, n_row, &a.act);
+    return a;
+}
+
+static void free_acts(struct acts *a)
+{
+    unfence(&a->x);
+    unfence(&a->memory);
+}
+
+/* ---- the check ---- */
+
+struct job {
+    const char *tier, *kind;
+    enum mote_act_type type;
+    struct mote_matrix *m;
+    const struct mote_act *act;
+    const int32_t *x_row;
+    int64_t n_x;
+};
+
+#define FAIL_JOB(j, ...)                                                                     \
+    do {                                                                                     \
+        print_error("%s %s %s %s: %lld x %lld, n_x %lld, seed %llu\n", (j)->tier, (j)->kind, \
+                    mote_format_traits((j)->m->format)->name, mote_act_type_name((j)->type), \
+                    (long long)(j)->m->n_row, (long long)(j)->m->n_col, (long long)(j)->n_x, \
+                    (unsigned long long)seed);                                               \
+        fail_msg(__VA_ARGS__);                                                               \
+    } while (0)
+
+static const uint32_t POISON = 0x7FABCDEFu;
+enum { GAP = 3 }; /* y_stride is n_row + GAP */
+
+static float *poisoned(int64_t n)
+{
+    float *y = malloc((size_t)n * sizeof(float));
+    assert_non_null(y);
+    for (int64_t i = 0; i < n; i++) memcpy(y + i, &POISON, 4);
+    return y;
+}
+
+static void check_poison(const struct job *j, const float *y, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++)
+        if (mote_f32_bits(y[i]) != POISON) FAIL_JOB(j, "wrote outside its rows, at %lld", (long long)i);
+}
+
+/* Sum over columns of (largest |w| of the 256-column tile) * |x|: rounding of scale * code and of bias happens at
+ * the tile's magnitude, whatever cancels in w itself. */
+static double magnitude(const struct job *j, const float *w, int64_t i)
+{
+    const struct mote_act *a = j->act;
+    int64_t n = j->m->n_col, group = a->type == MOTE_ACT_I8_32 ? 32 : 256, at = i * a->stride;
+    double sum = 0;
+    for (int64_t col = 0; col < n; col += 256) {
+        double most = 0, total = 0;
+        for (int64_t c = col; c < n && c < col + 256; c++) {
+            most = fmax(most, fabs((double)w[c]));
+            total += fabs(a->type == MOTE_ACT_F32 ? (double)a->x[i * n + c]
+                                                  : (double)a->scale[(at + c) / group] * a->q[at + c]);
+        }
+        sum += most * total;
+    }
+    return sum;
+}
+
+static void check_values(const struct job *j, const float *want, const float *got)
+{
+    int64_t n_row = j->m->n_row, n_col = j->m->n_col, stride = n_row + GAP;
+    float *w = malloc((size_t)n_col * sizeof(float));
+    assert_non_null(w);
+    double adds = (double)n_col / (j->type == MOTE_ACT_F32 ? 16 : 32) + 16;
+    for (int64_t r = 0; r < n_row; r++) {
+        mote_decode(j->m, r, 0, n_col, w);
+        for (int64_t i = 0; i < j->n_x; i++) {
+            double size = magnitude(j, w, j->x_row ? j->x_row[i] : i), a = want[i * stride + r],
+                   b = got[i * stride + r];
+            if (!(fabs(a - b) <= adds * 0x1p-23 * size + 1e-30))
+                FAIL_JOB(j, "row %lld, x %lld: %.9g, expected %.9g within %.3g", (long long)r, (long long)i,
+                         b, a, adds * 0x1p-23 * size);
+        }
+    }
+    free(w);
+}
+
+/* Rows in odd pieces give the same bits. */
+static void check_split(const struct job *j, mote_matmul_fn *fn, const float *whole)
+{
+    int64_t n_row = j->m->n_row, stride = n_row + GAP;
+    float *y = poisoned(j->n_x * stride);
+    for (int64_t r = 0; r < n_row;) {
+        int64_t n = 1 + (int64_t)mote_rng_below(&rng, 5);
+        if (n > n_row - r) n = n_row - r;
+        fn(j->m, r, n, j->act, j->x_row, j->n_x, y + r, stride);
+        r += n;
+    }
+    if (memcmp(y, whole, (size_t)(j->n_x * stride) * sizeof(float)))
+        FAIL_JOB(j, "depends on how rows are split");
+    free(y);
+}
+
+/* One activation row at a time gives the same bits. */
+static void check_alone(const struct job *j, mote_matmul_fn *fn, const float *whole)
+{
+    int64_t n_row = j->m->n_row, stride = n_row + GAP;
+    float *y = poisoned(stride);
+    for (int64_t i = 0; i < j->n_x; i++) {
+        int32_t at = j->x_row ? j->x_row[i] : (int32_t)i;
+        fn(j->m, 0, n_row, j->act, &at, 1, y, stride);
+        if (memcmp(y, whole + i * stride, (size_t)n_row * sizeof(float)))
+            FAIL_JOB(j, "x %lld alone differs from x in a batch", (long long)i);
+    }
+    free(y);
+}
+
+static void check_slot(struct job *j, mote_matmul_fn *fn, mote_matmul_fn *oracle, int is_dot)
+{
+    int64_t n_row = j->m->n_row, stride = n_row + GAP, n = j->n_x * stride;
+    float *want = poisoned(n), *got = poisoned(n + 2 * GAP);
+    float *y = got + GAP;
+    oracle(j->m, 0, n_row, j->act, j->x_row, j->n_x, want, stride);
+    fn(j->m, 0, n_row, j->act, j->x_row, j->n_x, y, stride);
+    check_poison(j, got, 0, GAP);
+    for (int64_t i = 0; i < j->n_x; i++) check_poison(j, y, i * stride + n_row, (i + 1) * stride);
+    check_poison(j, y, n, n + GAP);
+    check_values(j, want, y);
+    check_split(j, fn, y);
+    if (is_dot) check_alone(j, fn, y);
+    free(want);
+    free(got);
+}
+
+/* One matrix, one set of activation rows, both kinds. */
+static void check_case(enum mote_cpu_tier tier, enum mote_act_type type, enum mote_format format,
+                       int64_t n_row, int64_t n_col, int64_t n_x, enum pattern pattern, int constant)
+{
+    const struct mote_cpu_kernels *table = mote_cpu_kernels(tier),
+                                  *scalar = mote_cpu_kernels(MOTE_CPU_SCALAR);
+    int group = 0;
+    if (mote_format_traits(format)->family == MOTE_FAMILY_PLANAR) {
+        group = format == MOTE_FORMAT_MLX_NVFP4 ? 16
+                : format == MOTE_FORMAT_MLX_MXFP4 || format == MOTE_FORMAT_MLX_MXFP8
+                    ? 32
+                    : 32 << mote_rng_below(&rng, 3);
+        if (group > 32) n_col = (n_col + group - 1) / group * group;
+    }
+    int64_t n_act = n_x + (int64_t)mote_rng_below(&rng, 3);
+    struct weights w = make_weights(format, n_row, n_col, group, pattern);
+    struct acts a = make_acts(type, n_act, n_col, constant);
+    int32_t *x_row = NULL;
+    if (mote_rng_below(&rng, 3)) { /* any order, repeats */
+        x_row = malloc((size_t)n_x * sizeof(int32_t));
+        assert_non_null(x_row);
+        for (int64_t i = 0; i < n_x; i++) x_row[i] = (int32_t)mote_rng_below(&rng, (uint64_t)n_act);
+    }
+    struct job j = {
+        .tier = mote_cpu_tier_name(tier), .type = type, .m = &w.m, .act = &a.act, .x_row = x_row, .n_x = n_x};
+    if (n_x <= MOTE_DOT_ROWS) {
+        j.kind = "dot";
+        check_slot(&j, table->dot[type][format], scalar->dot[type][format], 1);
+    }
+    j.kind = "gemm";
+    check_slot(&j, table->gemm[type][format], scalar->gemm[type][format], 0);
+    free(x_row);
+    free_weights(&w);
+    free_acts(&a);
+}
+
+static int64_t columns(enum mote_format format, int i)
+{
+    static const int64_t blocks_32[] = {1, 3, 5, 8, 17, 90, 64, 256},
+                         plain[] = {1, 7, 8, 15, 33, 257, 2880, 513};
+    int64_t unit = mote_format_traits(format)->block_elems;
+    if (unit == 1) return plain[i];
+    int64_t n = blocks_32[i] * 32;
+    return (n + unit - 1) / unit * unit;
+}
+
+static void check_format(enum mote_cpu_tier tier, enum mote_act_type type, enum mote_format format)
+{
+    static const int64_t rows[] = {1, 2, 3, 7, 8, 9, 13, 17}, batch[] = {9, 16, 17, 32, 129};
+    for (int i = 0; i < 8; i++) {
+        int64_t n_col = columns(format, i);
+        for (int64_t n_x = 1; n_x <= 8; n_x++)
+            if (n_col <= 1024 || n_x == 1 || n_x == 3 || n_x == 8)
+                check_case(tier, type, format, rows[mote_rng_below(&rng, n_col > 1024 ? 4 : 8)], n_col, n_x,
+                           RANDOM, 0);
+    }
+    for (int i = 0; i < 5; i++)
+        check_case(tier, type, format, rows[3 + mote_rng_below(&rng, 5)], columns(format, 2 + i % 3),
+                   batch[i], RANDOM, 0);
+    check_case(tier, type, format, 3, columns(format, 5), 5, RANDOM, 0);
+    check_case(tier, type, format, 5, columns(format, 5), 33, RANDOM, 0);
+    for (int p = 1; p < PATTERN_COUNT; p++) {
+        check_case(tier, type, format, 9, columns(format, 3), 5, (enum pattern)p, 1);
+        check_case(tier, type, format, 9, columns(format, 4), 4, (enum pattern)p, -1);
+    }
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    int n_slot = 0;
+    for (int tier = MOTE_CPU_AVX2; tier <= (int)mote_cpu_tier_detect(); tier++) {
+        const struct mote_cpu_kernels *table = mote_cpu_kernels((enum mote_cpu_tier)tier),
+                                      *below = mote_cpu_kernels((enum mote_cpu_tier)(tier - 1));
+        for (int type = 0; type < MOTE_ACT_TYPE_COUNT; type++) {
+            for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
+                assert_true(!table->dot[type][f] == !table->gemm[type][f]);
+                if (!table->dot[type][f]) continue;
+                if (table->dot[type][f] == below->dot[type][f] &&
+                    table->gemm[type][f] == below->gemm[type][f])
+                    continue;
+                check_format((enum mote_cpu_tier)tier, (enum mote_act_type)type, (enum mote_format)f);
+                n_slot++;
+            }
+        }
+    }
+    print_message("%d slots of the tiers above scalar, seed %llu\n", n_slot, (unsigned long long)seed);
+}
+
+/* The oracle itself: the float product is a plain sum over decoded weights, and the 8-bit products stay near it. */
+static void test_scalar(void **state)
+{
+    (void)state;
+    const struct mote_cpu_kernels *table = mote_cpu_kernels(MOTE_CPU_SCALAR);
+    enum { ROWS = 5, COLS = 512, ACTS = 3 };
+    for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
+        const struct mote_format_traits *traits = mote_format_traits((enum mote_format)f);
+        if (traits->family == MOTE_FAMILY_OTHER) {
+            for (int type = 0; type < MOTE_ACT_TYPE_COUNT; type++) assert_null(table->dot[type][f]);
+            continue;
+        }
+        assert_non_null(table->dot[MOTE_ACT_F32][f]);
+        enum mote_act_type type = mote_act_default((enum mote_format)f);
+        assert_non_null(table->dot[type][f]);
+        int group = f == MOTE_FORMAT_MLX_NVFP4 ? 16 : 32;
+        struct weights w = make_weights((enum mote_format)f, ROWS, COLS, group, RANDOM);
+        struct acts exact = make_acts(MOTE_ACT_F32, ACTS, COLS, 0);
+        size_t size = mote_act_bytes(type, ACTS, COLS);
+        struct fenced memory = fence(size ? size : 1);
+        struct mote_act rounded = mote_act_place(type, ACTS, COLS, exact.act.x, memory.data);
+        table->quantise(exact.act.x, 0, ACTS, &rounded);
+        float row[COLS], y[ACTS][ROWS], z[ACTS][ROWS];
+        table->gemm[MOTE_ACT_F32][f](&w.m, 0, ROWS, &exact.act, NULL, ACTS, y[0], ROWS);
+        table->gemm[type][f](&w.m, 0, ROWS, &rounded, NULL, ACTS, z[0], ROWS);
+        double error = 0, power = 0;
+        for (int r = 0; r < ROWS; r++) {
+            mote_decode(&w.m, r, 0, COLS, row);
+            for (int i = 0; i < ACTS; i++) {
+                double sum = 0, size_of_terms = 0;
+                for (int c = 0; c < COLS; c++) {
+                    sum += (double)row[c] * (double)exact.act.x[i * COLS + c];
+                    size_of_terms += pow((double)row[c] * (double)exact.act.x[i * COLS + c], 2);
+                }
+                assert_true(mote_f32_bits(y[i][r]) == mote_f32_bits((float)sum));
+                error += pow((double)z[i][r] - sum, 2);
+                power += size_of_terms;
+            }
+        }
+        /* a step of amax / 127, amax about 3 sigma: relative square error (3 / 127)^2 / 12 */
+        if (!(error <= 2e-4 * power))
+            fail_msg("%s %s: error %g", traits->name, mote_act_type_name(type), error / power);
+        unfence(&memory);
+        free_weights(&w);
+        free_acts(&exact);
+    }
+}
+
+/* quantise: its definition, and bit-equality of the tiers. */
+static void test_quantise(void **state)
+{
+    (void)state;
+    static const int64_t columns_of[] = {1, 31, 32, 33, 96, 255, 256, 257, 512, 800, 2880};
+    const float special[] = {NAN, INFINITY, -INFINITY, 0x1p-120f, 0x1p-149f, 3e38f, -0.0f, 0x1p-100f};
+    for (int type = MOTE_ACT_I8_32; type < MOTE_ACT_TYPE_COUNT; type++) {
+        for (int k = 0; k < 11 * 4; k++) {
+            int64_t n_col = columns_of[k / 4], n_row = 4, group = type == MOTE_ACT_I8_32 ? 32 : 256;
+            struct acts a = make_acts((enum mote_act_type)type, n_row, n_col, 0);
+            float *x = (float *)(void *)a.x.data;
+            if (k % 4 == 1) memset(x, 0, (size_t)n_col * sizeof(float));
+            if (k % 4 == 2)
+                for (int i = 0; i < 8; i++) x[mote_rng_below(&rng, (uint64_t)(n_row * n_col))] = special[i];
+            if (k % 4 == 3)
+                for (int64_t i = 0; i < n_row * n_col; i++) x[i] *= 0x1p-101f;
+            size_t size = mote_act_bytes((enum mote_act_type)type, n_row, n_col);
+            mote_cpu_kernels(MOTE_CPU_SCALAR)->quantise(x, 0, n_row, &a.act);
+            for (int64_t i = 0; i < n_row * a.act.stride; i++) {
+                int64_t r = i / a.act.stride, c = i % a.act.stride;
+                float scale = a.act.scale[i / group], v = c < n_col ? x[r * n_col + c] : 0;
+                if (isnan(scale) || scale == 0) assert_int_equal(a.act.q[i], 0);
+                else assert_true(fabs((double)v - (double)scale * a.act.q[i]) <= 0.5001 * (double)scale);
+                if (isnan(v) || isinf(v)) assert_true(isnan(scale));
+            }
+            for (int tier = MOTE_CPU_AVX2; tier <= (int)mote_cpu_tier_detect(); tier++) {
+                struct fenced memory = fence(size);
+                memset(memory.data, 0x5A, size);
+                struct mote_act act = mote_act_place((enum mote_act_type)type, n_row, n_col, x, memory.data);
+                const struct mote_cpu_kernels *table = mote_cpu_kernels((enum mote_cpu_tier)tier);
+                table->quantise(x, 2, 2, &act); /* rows in pieces, any order */
+                table->quantise(x, 0, 1, &act);
+                table->quantise(x, 1, 1, &act);
+                if (memcmp(memory.data, a.memory.data, size))
+                    fail_msg("%s quantise %s differs from scalar: %lld columns, seed %llu",
+                             mote_cpu_tier_name((enum mote_cpu_tier)tier),
+                             mote_act_type_name((enum mote_act_type)type), (long long)n_col,
+                             (unsigned long long)seed);
+                unfence(&memory);
+            }
+            free_acts(&a);
+        }
+    }
+}
+
+static void test_act_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(mote_act_bytes(MOTE_ACT_F32, 10, 1000), 0);
+    assert_int_equal(mote_act_bytes(MOTE_ACT_I8_256, 1, 256), 256 + 64 + 64);
+    assert_int_equal(mote_act_bytes(MOTE_ACT_I8_32, 2, 257), 1024 + 128 + 128 + 128);
+    assert_true(mote_act_bytes(MOTE_ACT_I8_32, INT64_MAX, 4096) == SIZE_MAX);
+    assert_true(mote_act_bytes(MOTE_ACT_I8_32, 1, INT64_MAX) == SIZE_MAX);
+    assert_true(mote_act_bytes(MOTE_ACT_I8_32, -1, 32) == SIZE_MAX);
+}
+
+int main(void)
+{
+    const char *given = getenv("MOTE_SEED");
+    seed = given ? strtoull(given, NULL, 10) : 20260821;
+    mote_rng_seed(&rng, seed);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_act_bytes),
+        cmocka_unit_test(test_scalar),
+        cmocka_unit_test(test_quantise),
+        cmocka_unit_test(test_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
