@@ -100,9 +100,9 @@ MOTE_API mote_status mote_model_chat(const mote_model *model, const struct mote_
 MOTE_API mote_status mote_session_create(mote_model *model, mote_session **out);
 MOTE_API void mote_session_destroy(mote_session *session);
 
-/* Append ids[n] and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when they do
- * not fit: the session is unchanged. MOTE_CANCELLED when mote_session_cancel was called: the tokens of finished
- * chunks stay. */
+/* Append ids[n], n >= 1, and compute the logits after the last one. MOTE_CONTEXT (both numbers in the message) when
+ * they do not fit; MOTE_CANCELLED when mote_session_cancel was called meanwhile. After a failure the session is as
+ * before. */
 MOTE_API mote_status mote_session_eval(mote_session *session, const int32_t *ids, size_t n);
 MOTE_API void mote_session_cancel(mote_session *session); /* from a signal handler or another thread */
 MOTE_API int64_t mote_session_length(const mote_session *session);
@@ -121,9 +121,11 @@ struct mote_sampler_options {
     uint64_t seed;
 };
 typedef struct mote_sampler mote_sampler;
-MOTE_API mote_status mote_sampler_create(const struct mote_sampler_options *options, mote_sampler **out);
+MOTE_API mote_status mote_sampler_create(const mote_model *model, const struct mote_sampler_options *options,
+                                         mote_sampler **out);
 MOTE_API void mote_sampler_destroy(mote_sampler *sampler);
-/* The next token for the session's logits (it is not appended). MOTE_NUMERIC on NaN logits. */
+/* The next token for the session's logits (it is not appended). MOTE_NUMERIC on NaN logits, MOTE_ARGUMENT before the
+ * first eval. The session must be of the sampler's model. */
 MOTE_API mote_status mote_sampler_next(mote_sampler *sampler, const mote_session *session, int32_t *id);
 
 /* Bytes of a token stream: complete UTF-8 only; call `end` for what was held back. out must have room for

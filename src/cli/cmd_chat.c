@@ -158,7 +158,7 @@ static int chat(const struct command *self, int argc, char **argv)
     struct mote_sampler_options draw = draw_options(&d);
     mote_status status = mote_model_open(m.model, &options, &talk.model);
     if (status == MOTE_OK) status = mote_session_create(talk.model, &talk.session);
-    if (status == MOTE_OK) status = mote_sampler_create(&draw, &talk.sampler);
+    if (status == MOTE_OK) status = mote_sampler_create(talk.model, &draw, &talk.sampler);
     if (status == MOTE_OK && system) status = talk_add(&talk, "system", system);
     int code = report(self, status), terminal = isatty(STDIN_FILENO);
     size_t first = talk.n;

@@ -51,7 +51,7 @@ static int run(const struct command *self, int argc, char **argv)
     struct mote_sampler_options draw = draw_options(&d);
     mote_status status = mote_model_open(m.model, &options, &model);
     if (status == MOTE_OK) status = mote_session_create(model, &session);
-    if (status == MOTE_OK) status = mote_sampler_create(&draw, &sampler);
+    if (status == MOTE_OK) status = mote_sampler_create(model, &draw, &sampler);
     if (status != MOTE_OK) {
         code = report(self, status);
         goto out;

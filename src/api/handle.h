@@ -1,0 +1,43 @@
+/* handle.h: what stands behind the public handles mote_model and mote_session.
+ *
+ * Owns: nothing but the order of things: budget, catalogue, tokenizer, network, backend, forward; each needs those
+ * before it and is taken down after those behind it.
+ */
+#ifndef MOTE_API_HANDLE_H
+#define MOTE_API_HANDLE_H
+
+#include "mote.h"
+
+#include "engine/sampler.h"
+#include "engine/session.h"
+#include "engine/vocab.h"
+#include "model/plan.h"
+
+struct mote_model {
+    struct mote_budget *budget;
+    struct mote_catalogue *catalogue;
+    struct mote_network *network;
+    struct mote_tokenizer *tokenizer; /* NULL: the model carries none; text calls say so */
+    struct mote_backend *backend;
+    struct mote_forward *forward;
+    struct mote_backend_options backend_options;
+    int64_t n_ctx, n_batch;
+    enum mote_kv_type kv_type;
+    char *name, *arch;  /* for describe */
+    char *no_tokenizer; /* why there is none */
+};
+
+struct mote_session {
+    struct mote_model *model;
+    struct mote_timeline *timeline;
+    volatile int cancel;
+};
+
+/* MOTE_NOT_FOUND with the reason when the model carries no tokenizer. */
+mote_status mote_model_need_tokenizer(const struct mote_model *model);
+
+/* Copy `size` bytes of caller's options over defaults: an older caller's struct is shorter, a newer one's longer. */
+#define MOTE_TAKE_OPTIONS(own, given) \
+    memcpy(&(own), (given), (given)->struct_size < sizeof(own) ? (given)->struct_size : sizeof(own))
+
+#endif
