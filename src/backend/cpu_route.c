@@ -62,7 +62,7 @@ static void mask_groups(const struct mote_routing *routing, double *s)
 static int route_row(const struct mote_routing *routing, const float *logits, int32_t *ids, float *weights)
 {
     double p[MOTE_MAX_EXPERTS], s[MOTE_MAX_EXPERTS], w[MOTE_MAX_EXPERTS], sum = 0;
-    float chosen[MOTE_MAX_EXPERTS];
+    float chosen[MOTE_MAX_EXPERTS] = {0};
     int n = routing->n_expert, k = routing->n_used;
     for (int e = 0; e < n; e++)
         if (isnan(logits[e])) return e;
