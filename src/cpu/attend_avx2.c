@@ -17,18 +17,27 @@
 #include <string.h>
 
 #include "cpu/exp_avx2.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "cpu/simd_avx2.h"
 
 enum {
     KEYS = MOTE_ATTEND_KEYS,
     PANEL = MOTE_ATTEND_PANEL,
-    QUAD = 4,         /* keys of a block of logits */
-    HALF = KEYS / 2,  /* keys that stay in the L1 cache while the rows pass by */
-    SCORE_ROWS = 3,   /* 3 rows x 4 keys: 12 accumulators, 3 queries, 1 key */
-    VALUE_ROWS = 6,   /* 6 rows x 16 columns: 12 accumulators, 2 values, 1 weight */
-    DIRECT_ROWS = 16, /* up to here converting in registers is cheaper than through memory */
+    QUAD = 4,        /* keys of a block of logits */
+    HALF = KEYS / 2, /* keys that stay in the L1 cache while the rows pass by */
+    SCORE_ROWS = 3,  /* 3 rows x 4 keys: 12 accumulators, 3 queries, 1 key */
+    VALUE_ROWS = 6,  /* 6 rows x 16 columns: 12 accumulators, 2 values, 1 weight */
 };
+
+/* Rows of keys or values that are read next. */
+struct ahead {
+    const uint8_t *rows;
+    size_t stride, bytes;
+    int64_t n_row;
+};
+
+/* Up to so many rows converting in registers, once for every block of rows, is cheaper than through memory. */
+static const int8_t direct_rows[MOTE_KV_TYPE_COUNT] = {
+    [MOTE_KV_F32] = 16, [MOTE_KV_F16] = 12, [MOTE_KV_Q8_0] = 4};
 
 struct tile {
     const struct mote_attend *a;
@@ -36,10 +45,11 @@ struct tile {
     float *q, *out, *score, *max, *total, *shrink, *k, *v; /* see attend.h */
     int64_t query, n_query;                                /* the queries of this tile */
     int direct;                                            /* keys and values are read where they lie */
+    struct ahead values, next_keys; /* values: of the tile in work if direct, else of the next */
 };
 
 /* Columns [d, d + 8) of a key or value as floats; exact for every type. */
-INLINE __m256 load8(enum mote_kv_type type, const uint8_t *row, int64_t d)
+MOTE_INLINE __m256 load8(enum mote_kv_type type, const uint8_t *row, int64_t d)
 {
     if (type == MOTE_KV_F32) return _mm256_loadu_ps((const float *)(const void *)(row + 4 * d));
     if (type == MOTE_KV_F16) return _mm256_cvtph_ps(_mm_loadu_si128((const void *)(row + 2 * d)));
@@ -51,7 +61,7 @@ INLINE __m256 load8(enum mote_kv_type type, const uint8_t *row, int64_t d)
 }
 
 /* The sums of the lanes of four vectors. */
-INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d)
+MOTE_INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d)
 {
     __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
@@ -60,26 +70,35 @@ INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d)
 }
 
 /* score[r * KEYS + j] = q[r] . k[j] for 4 keys. */
-INLINE void score_block(int n_row, enum mote_kv_type type, const float *q, int64_t width,
-                        const uint8_t *const k[QUAD], float *score)
+MOTE_INLINE void score_block(int n_row, enum mote_kv_type type, const float *q, int64_t width,
+                             const uint8_t *const k[QUAD], float *score)
 {
     __m256 sum[SCORE_ROWS][QUAD], query[SCORE_ROWS];
-    for (int r = 0; r < n_row; r++)
-        for (int j = 0; j < QUAD; j++) sum[r][j] = _mm256_setzero_ps();
+    MOTE_UNROLL for (int r = 0; r < n_row; r++) MOTE_UNROLL for (int j = 0; j < QUAD; j++) sum[r][j] =
+        _mm256_setzero_ps();
     for (int64_t d = 0; d < width; d += 8) {
-        for (int r = 0; r < n_row; r++) query[r] = _mm256_load_ps(q + r * width + d);
-        for (int j = 0; j < QUAD; j++) {
+        MOTE_UNROLL for (int r = 0; r < n_row; r++) query[r] = _mm256_load_ps(q + r * width + d);
+        MOTE_UNROLL for (int j = 0; j < QUAD; j++)
+        {
             __m256 key = load8(type, k[j], d);
-            for (int r = 0; r < n_row; r++) sum[r][j] = _mm256_fmadd_ps(query[r], key, sum[r][j]);
+            MOTE_UNROLL for (int r = 0; r < n_row; r++) sum[r][j] = _mm256_fmadd_ps(query[r], key, sum[r][j]);
         }
     }
-    for (int r = 0; r < n_row; r++)
+    MOTE_UNROLL for (int r = 0; r < n_row; r++)
         _mm_store_ps(score + r * KEYS, sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
 }
 
+/* Ask for rows [from, to), so that memory works while others are multiplied. */
+MOTE_INLINE void fetch(const struct ahead *a, int64_t from, int64_t to)
+{
+    for (int64_t row = from; row < to && row < a->n_row; row++)
+        for (size_t at = 0; at < a->bytes; at += 64)
+            _mm_prefetch((const char *)a->rows + (size_t)row * a->stride + at, _MM_HINT_T1);
+}
+
 /* Logits of all rows against keys [begin, end) of the tile whose rows start at `keys`. */
-INLINE void score_keys(const struct tile *t, enum mote_kv_type type, const uint8_t *keys, size_t stride,
-                       int begin, int end)
+MOTE_INLINE void score_keys(const struct tile *t, enum mote_kv_type type, const uint8_t *keys, size_t stride,
+                            int begin, int end)
 {
     int64_t rows = t->n_query * t->a->n_group, width = t->plan.width;
     for (int half = 0; half < KEYS; half += HALF) {
@@ -95,6 +114,7 @@ INLINE void score_keys(const struct tile *t, enum mote_kv_type type, const uint8
                                            : key + j < end ? key + j
                                                            : end - 1) *
                                       stride;
+                if (row == 0) fetch(&t->values, key, key + QUAD);
                 switch (rows - row) {
                 case 1: score_block(1, type, q, width, k, score + key); break;
                 case 2: score_block(2, type, q, width, k, score + key); break;
@@ -142,33 +162,35 @@ static float weigh(float *score, int begin, int end, float *max, float *total)
 
 /* out[r][c] = out[r][c] * shrink[r] + sum over keys of weight[r * KEYS + key] * v[key][c], n_panel * 16
  * columns c. Panel p of key j lies at v + p * panel_stride + j * key_stride, from column d on. */
-INLINE void value_block(int n_row, int n_panel, enum mote_kv_type type, const float *weight, int n_key,
-                        const uint8_t *v, size_t key_stride, size_t panel_stride, int64_t d,
-                        const float *shrink, float *out, int64_t width)
+MOTE_INLINE void value_block(int n_row, int n_panel, enum mote_kv_type type, const float *weight, int n_key,
+                             const uint8_t *v, size_t key_stride, size_t panel_stride, int64_t d,
+                             const float *shrink, float *out, int64_t width)
 {
     __m256 sum[VALUE_ROWS][8];
-    for (int r = 0; r < n_row; r++)
-        for (int c = 0; c < 2 * n_panel; c++)
-            sum[r][c] = _mm256_mul_ps(_mm256_load_ps(out + r * width + 8 * c), _mm256_set1_ps(shrink[r]));
+    MOTE_UNROLL for (int r = 0; r < n_row; r++) MOTE_UNROLL for (int c = 0; c < 2 * n_panel; c++) sum[r][c] =
+        _mm256_mul_ps(_mm256_load_ps(out + r * width + 8 * c), _mm256_set1_ps(shrink[r]));
     for (int key = 0; key < n_key; key++, v += key_stride) {
-        for (int p = 0; p < n_panel; p++) {
+        MOTE_UNROLL for (int p = 0; p < n_panel; p++)
+        {
             const uint8_t *panel = v + (size_t)p * panel_stride;
             int64_t column = panel_stride ? d : d + p * PANEL;
             __m256 low = load8(type, panel, column), high = load8(type, panel, column + 8);
-            for (int r = 0; r < n_row; r++) {
+            MOTE_UNROLL for (int r = 0; r < n_row; r++)
+            {
                 __m256 w = _mm256_broadcast_ss(weight + r * KEYS + key);
                 sum[r][2 * p] = _mm256_fmadd_ps(w, low, sum[r][2 * p]);
                 sum[r][2 * p + 1] = _mm256_fmadd_ps(w, high, sum[r][2 * p + 1]);
             }
         }
     }
-    for (int r = 0; r < n_row; r++)
-        for (int c = 0; c < 2 * n_panel; c++) _mm256_store_ps(out + r * width + 8 * c, sum[r][c]);
+    MOTE_UNROLL for (int r = 0; r < n_row; r++) MOTE_UNROLL for (int c = 0; c < 2 * n_panel; c++)
+        _mm256_store_ps(out + r * width + 8 * c, sum[r][c]);
 }
 
 /* Rows [row, row + n_row), all of which see keys [begin, end) of the tile whose values start at `values`. */
-INLINE void value_rows(const struct tile *t, enum mote_kv_type type, const uint8_t *values, size_t key_stride,
-                       size_t panel_stride, int64_t row, int64_t n_row, int begin, int end)
+MOTE_INLINE void value_rows(const struct tile *t, enum mote_kv_type type, const uint8_t *values,
+                            size_t key_stride, size_t panel_stride, int64_t row, int64_t n_row, int begin,
+                            int end)
 {
     int64_t width = t->plan.width, n_panel = width / PANEL, step;
     const uint8_t *v = values + (size_t)begin * key_stride;
@@ -178,6 +200,7 @@ INLINE void value_rows(const struct tile *t, enum mote_kv_type type, const uint8
                 blocks = (n_row + VALUE_ROWS - 1) / VALUE_ROWS;
         /* Few rows: more columns at once keep as many sums in flight. */
         step = n_row == 1 && left >= 4 ? 4 : n_row <= 3 && left >= 2 ? 2 : 1;
+        if (row == 0) fetch(&t->next_keys, KEYS * p / n_panel, KEYS * (p + step) / n_panel);
         for (int64_t block = 0, r = 0; block < blocks; block++) {
             int64_t count = (n_row - r) / (blocks - block); /* blocks of nearly the same size */
             const float *weight = t->score + (row + r) * KEYS + begin, *s = t->shrink + row + r;
@@ -204,9 +227,9 @@ INLINE void value_rows(const struct tile *t, enum mote_kv_type type, const uint8
 
 /* Keys [begin, end) of the tile that starts at key `base`, for every row. `type`, pointers and strides say
  * where they are read: the caller's memory or the converted tile. */
-INLINE void attend_keys(const struct tile *t, enum mote_kv_type type, const uint8_t *keys, size_t k_stride,
-                        const uint8_t *values, size_t v_stride, size_t panel_stride, int64_t base, int begin,
-                        int end)
+MOTE_INLINE void attend_keys(const struct tile *t, enum mote_kv_type type, const uint8_t *keys,
+                             size_t k_stride, const uint8_t *values, size_t v_stride, size_t panel_stride,
+                             int64_t base, int begin, int end)
 {
     const struct mote_attend *a = t->a;
     score_keys(t, type, keys, k_stride, begin, end);
@@ -257,7 +280,7 @@ static void convert(const struct tile *t, enum mote_kv_type type, const uint8_t 
     }
 }
 
-INLINE void attend_tile(const struct tile *t, enum mote_kv_type type)
+MOTE_INLINE void attend_tile(struct tile *t, enum mote_kv_type type)
 {
     const struct mote_attend *a = t->a;
     int64_t first = mote_attend_first(a, t->query), last = a->n_past + t->query + t->n_query;
@@ -266,6 +289,10 @@ INLINE void attend_tile(const struct tile *t, enum mote_kv_type type)
         const uint8_t *values = (const uint8_t *)a->v + (size_t)base * a->v_stride;
         int begin = first > base ? (int)(first - base) : 0,
             end = last - base < KEYS ? (int)(last - base) : KEYS;
+        size_t bytes = mote_kv_row_bytes(type, a->head_dim), next = t->direct ? 0 : KEYS * a->v_stride;
+        int64_t rest = last - base - KEYS;
+        t->next_keys = (struct ahead){keys + KEYS * a->k_stride, a->k_stride, bytes, rest};
+        t->values = (struct ahead){values + next, a->v_stride, bytes, t->direct ? end : rest};
         if (t->direct) {
             attend_keys(t, type, keys, a->k_stride, values, a->v_stride, 0, base, begin, end);
         } else {
@@ -317,7 +344,7 @@ void mote_attend_avx2(const struct mote_attend *a)
     t.v = (float *)(void *)(base + t.plan.v);
     for (t.query = 0; t.query < a->n_query; t.query += t.plan.tile_query) {
         t.n_query = a->n_query - t.query < t.plan.tile_query ? a->n_query - t.query : t.plan.tile_query;
-        t.direct = t.n_query * a->n_group <= DIRECT_ROWS && t.plan.width == a->head_dim;
+        t.direct = t.n_query * a->n_group <= direct_rows[a->type] && t.plan.width == a->head_dim;
         start(&t);
         switch (a->type) {
         case MOTE_KV_F32: attend_tile(&t, MOTE_KV_F32); break;
