@@ -29,9 +29,12 @@ MOTE_INLINE void encode_group(const float *x, int group, int bits, uint8_t *code
         high8 = vec_max(vec_load(x + i), high8);
     }
     float low = min8(low8), high = max8(high8);
+    if (high - low > 0x1.fffffep127f) { /* a range that no scale could span without decoding to infinity */
+        low = -1.6e38f;
+        high = 1.6e38f;
+    }
     int from_low = fabsf(low) > fabsf(high);
     float scale = (high - low) / top, edge = from_low ? low : high, bias = 0;
-    if (scale > 0x1.fffffep127f) scale = high / top - low / top; /* the range of huge values overflows */
     if (scale < 1e-7f) scale = 1e-7f;
     if (!from_low) scale = -scale;
     float steps = rintf(edge / scale);

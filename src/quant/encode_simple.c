@@ -112,7 +112,7 @@ MOTE_INLINE void with_minimum(const float *x, const float *v, float hi, uint8_t 
         low8 = vec_min(vec_load(x + i), low8);
         high8 = vec_max(vec_load(x + i), high8);
     }
-    float low = min8(low8), high = max8(high8);
+    float low = clampf(min8(low8), -65504, 65504), high = max8(high8);
     float d = clampf((high - low) / hi, 0, 65504), inverse = inverse_or_zero(d);
     for (int i = 0; i < 32; i++) q[i] = (uint8_t)(int)clampf((x[i] - low) * inverse + 0.5f, 0, hi);
     store_u16(scales, f16_clamped(d));
@@ -216,7 +216,7 @@ void MOTE_TIER(mote_encode_row_mxfp4)(const float *x, const float *v, int64_t n,
         if (v) { /* one binade up saves the values that would be clipped at 6, one down refines the rest */
             double best_error = fp4_error(x, v, 32, mxfp4_scale(best));
             for (int e = exponent - 1; e <= exponent + 1; e++) {
-                if (e < 0 || e == exponent) continue;
+                if (e < 0 || e > 252 || e == exponent) continue; /* at 253 the top level is infinity */
                 double error = fp4_error(x, v, 32, mxfp4_scale(e));
                 if (error >= best_error) continue;
                 best_error = error;

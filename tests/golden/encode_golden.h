@@ -1,0 +1,112 @@
+/* encode_golden.h: written by gen_encode.py; do not edit. */
+enum golden_rows { GAUSS, STUDENT, FABLE, GOLDEN_ROWS };
+enum { N_ROW = 32, N_COL = 1024, FABLE_ROW = 256, FABLE_COL = 256 };
+static const long fable_offset = 2122840;
+
+/* FNV-1a of the reference encoder's bytes. */
+static const struct {
+    enum mote_format format;
+    uint64_t hash[GOLDEN_ROWS];
+} golden_bytes[] = {
+    {MOTE_FORMAT_F16, {0x5b0c04b9c683bb53u, 0x68b4bb6f5568b0bdu, 0xd0e746cc89129284u}},
+    {MOTE_FORMAT_BF16, {0x099844be66aa663fu, 0x0e7cee61e0a58a04u, 0x37fe8d4cbd9c92f1u}},
+    {MOTE_FORMAT_Q4_0, {0x905beb7aab360174u, 0x8ed75ce8ce98f50eu, 0x8ada36bdd5cd160eu}},
+    {MOTE_FORMAT_Q4_1, {0x5cf573395da4edbeu, 0x17044e26de92ecd2u, 0xf8caa6be42f993c5u}},
+    {MOTE_FORMAT_Q5_0, {0xdf6365c3d25969f4u, 0x4fb1d25c6559cc03u, 0xf2ddb60c6cd760b7u}},
+    {MOTE_FORMAT_Q5_1, {0xec79031eca8376deu, 0xd07c27ea302e3619u, 0xf124ca0f9f3f4023u}},
+    {MOTE_FORMAT_Q8_0, {0x9c2d29fea154a10fu, 0xe3ca2c3fd3510d48u, 0x2f9ae4199333af0fu}},
+    {MOTE_FORMAT_TQ1_0, {0x4851fde611466c5au, 0xef52e644beb2f2adu, 0x11e1dca8d9d09403u}},
+    {MOTE_FORMAT_TQ2_0, {0x0cf9ca2713589f79u, 0xafd3c20970e74eeau, 0x5a21ef7675428524u}},
+    {MOTE_FORMAT_MXFP4, {0xaebe805287aaf4e1u, 0xa75d356a76266107u, 0x52465be22e71639du}},
+    {MOTE_FORMAT_Q1_0, {0x660fb091e375bbf5u, 0x46cad34c65e305b5u, 0xfd4003fd7b1d3bb9u}},
+    {MOTE_FORMAT_Q2_0, {0x33f0e94412ac71b8u, 0xbeafc781c3ca95f2u, 0xeb6ca306857a2f3fu}},
+    {MOTE_FORMAT_PQ2_0, {0x1ef8845c0633c948u, 0x907da5e13218c8fdu, 0xd074fa05df927a6bu}},
+    {MOTE_FORMAT_PTQ1_0, {0x87a0538fee02f7bcu, 0x158967f3b12f8f11u, 0x37cb1aa97109815eu}},
+};
+
+/* mlx.core.quantize: FNV-1a of codes, then scales, then biases. */
+static const struct {
+    int bits, group;
+    enum mote_format scale_format;
+    uint64_t hash[GOLDEN_ROWS];
+} golden_affine[] = {
+    {2, 32, MOTE_FORMAT_F32, {0x5d22f2cf45eba755u, 0x0796c4213f8fe92fu, 0x62862fc738a2391cu}},
+    {2, 32, MOTE_FORMAT_F16, {0x8bbd3764f4076f71u, 0x01a0306280d87180u, 0x2127901ce578d9eeu}},
+    {2, 32, MOTE_FORMAT_BF16, {0xc581f5e2b19225a1u, 0xb442b364b567c0e1u, 0xcd50365940b9a03cu}},
+    {2, 64, MOTE_FORMAT_F32, {0xa06839ba8915a538u, 0xac196a26f01e5eeeu, 0x721dd665e08ae712u}},
+    {2, 64, MOTE_FORMAT_F16, {0x1f8aa51e92daa9c6u, 0x9ac2680b03360f5au, 0x096cf049c3f30007u}},
+    {2, 64, MOTE_FORMAT_BF16, {0x8c68facf7fb1a3feu, 0x90b52660917177e2u, 0x8e18aef0dcb8850au}},
+    {2, 128, MOTE_FORMAT_F32, {0x81513783264365bcu, 0xa01eee490ccb870au, 0x26f7fbbd91b3945cu}},
+    {2, 128, MOTE_FORMAT_F16, {0x7b2882d960a4fafau, 0xcc29d47380700becu, 0x2279600e8adc2698u}},
+    {2, 128, MOTE_FORMAT_BF16, {0xe1573b6dc4eb4e36u, 0xaebbe97a9f2bd234u, 0x6769dbbc4cc055a4u}},
+    {3, 32, MOTE_FORMAT_F32, {0x64303fd5271b2c16u, 0xe688706238740c38u, 0xa5633d4f4a53a087u}},
+    {3, 32, MOTE_FORMAT_F16, {0xea4dba7f5d6bc6ebu, 0xeba12a99b74c5ea0u, 0x04801629d0e75ac9u}},
+    {3, 32, MOTE_FORMAT_BF16, {0x81a6ddee8d039caeu, 0x037f69c887ca0446u, 0x0182f223d6aa8801u}},
+    {3, 64, MOTE_FORMAT_F32, {0x5745ad4ff1698d71u, 0x295222a84a5b5a85u, 0xd8d017b5c8c249d3u}},
+    {3, 64, MOTE_FORMAT_F16, {0x22fb3a4d92e21c89u, 0x2bddc1d31f32ffb9u, 0xed6c1c4cdad649efu}},
+    {3, 64, MOTE_FORMAT_BF16, {0xc4b4a8d486ef3114u, 0x05229c105532528bu, 0xdac15282e1d5a951u}},
+    {3, 128, MOTE_FORMAT_F32, {0x56abe825346a214eu, 0xd3786ac17e41aab4u, 0x2d611560dc8f9110u}},
+    {3, 128, MOTE_FORMAT_F16, {0xe2554a4eb9c22ce9u, 0x82bdc5c0c83da020u, 0xdc4aafd5a286b2b5u}},
+    {3, 128, MOTE_FORMAT_BF16, {0xa6f708bb6f6787b5u, 0x8993caa2a6cc0871u, 0x580451edbb2d0a48u}},
+    {4, 32, MOTE_FORMAT_F32, {0x950b4f9539b88284u, 0xcd71215a5192a28du, 0xf8f098fff40a58dfu}},
+    {4, 32, MOTE_FORMAT_F16, {0x22b216f9e3a3aeb4u, 0xaf2c099533033625u, 0x3ce654bc5fabecb1u}},
+    {4, 32, MOTE_FORMAT_BF16, {0xe9f42a9091a588d9u, 0xe2a85cc12531e528u, 0x822df1b74b8cbd19u}},
+    {4, 64, MOTE_FORMAT_F32, {0x3800cb25eb16fbf7u, 0xf8a7b5ab74a9df22u, 0xdfa98329dce34f4au}},
+    {4, 64, MOTE_FORMAT_F16, {0x2bc7b5e251fbabb9u, 0xcf3c36f2b70a4455u, 0x414926adc6bc394fu}},
+    {4, 64, MOTE_FORMAT_BF16, {0xd0fe48ef1cbf701eu, 0x16ac85a897f383d4u, 0xb5522c5e1b9f1731u}},
+    {4, 128, MOTE_FORMAT_F32, {0xaf3411269f291d09u, 0x105fe1ac0c0d59b2u, 0x3f66360c29a6365eu}},
+    {4, 128, MOTE_FORMAT_F16, {0xae50e939485f5596u, 0x9c6d7cd280a7f97bu, 0x55d8610eea6aaf05u}},
+    {4, 128, MOTE_FORMAT_BF16, {0xbf74c6351598b3a1u, 0x77549ccd980816aeu, 0xf477e1ecbc0d27d7u}},
+    {5, 32, MOTE_FORMAT_F32, {0xe1cc6d465c7b14dfu, 0xf8038fc16a63cba7u, 0x3712c9db1f1a065au}},
+    {5, 32, MOTE_FORMAT_F16, {0xee2dacbe11047405u, 0xc565760786c9a68fu, 0xbe03243f999da09eu}},
+    {5, 32, MOTE_FORMAT_BF16, {0xe2b47fae5eab3e9fu, 0xa08ed6e3eb8b7aaau, 0x916f7cad76537b6du}},
+    {5, 64, MOTE_FORMAT_F32, {0xdf4cd0a0b080b416u, 0x1229e4ffceea4699u, 0x9c26dcdc781e12c1u}},
+    {5, 64, MOTE_FORMAT_F16, {0xbc14dd555fe2ed68u, 0x26577ac8664ecbe2u, 0x893b3f66d419c352u}},
+    {5, 64, MOTE_FORMAT_BF16, {0x170f9698086536d5u, 0xdce012c114540c6fu, 0x4a16843c4e536d79u}},
+    {5, 128, MOTE_FORMAT_F32, {0x8d755e95872e1cebu, 0xc246d200ea80390bu, 0x88fd4c2e55961794u}},
+    {5, 128, MOTE_FORMAT_F16, {0x78bfa88a469f567bu, 0xc4bc2bdc908ff243u, 0xe295361bf105ae0du}},
+    {5, 128, MOTE_FORMAT_BF16, {0xfefb5b1a88491180u, 0x50ac51ae3dce1701u, 0xbe5d1dddac47c5a4u}},
+    {6, 32, MOTE_FORMAT_F32, {0xcb5af07bd2cc685cu, 0xf06026419f978dc5u, 0xda015e2e20fa1f30u}},
+    {6, 32, MOTE_FORMAT_F16, {0xb0ad6494ec82ac4au, 0xf6b6b10f84d42068u, 0xca1d9832406b51d8u}},
+    {6, 32, MOTE_FORMAT_BF16, {0x43aabce454ad8605u, 0xb04c23e51f13cb89u, 0x0e0d95c349572999u}},
+    {6, 64, MOTE_FORMAT_F32, {0xfe4678d6c3457b71u, 0x7cec2e4df856e6e5u, 0xbc119b9fc13a9afcu}},
+    {6, 64, MOTE_FORMAT_F16, {0x3a920f8951771453u, 0xed1cc5fa271edbf9u, 0x363e18d5bf124c4cu}},
+    {6, 64, MOTE_FORMAT_BF16, {0x367daa9ee8ff3a6cu, 0xa1316769f907d692u, 0x8ddb640373464878u}},
+    {6, 128, MOTE_FORMAT_F32, {0xac2ff00541615f29u, 0x66d1fd39e3b0d9dbu, 0x378042eb56755b19u}},
+    {6, 128, MOTE_FORMAT_F16, {0x0263fa21bc7e2663u, 0xfd873149a90b6fbcu, 0x675a799cffda5369u}},
+    {6, 128, MOTE_FORMAT_BF16, {0x730ef6ec3e6eb2d1u, 0xb8d031d6121811b3u, 0x7a577f1d43bdc18eu}},
+    {8, 32, MOTE_FORMAT_F32, {0x681f093bd78cdef5u, 0xf548860776410cdau, 0x2ea6115928ca520bu}},
+    {8, 32, MOTE_FORMAT_F16, {0x29fc8bad4eddbea0u, 0x62927ee5d315f454u, 0xf5d6951bf75769d5u}},
+    {8, 32, MOTE_FORMAT_BF16, {0x29f7786b3e376c4du, 0x72a2f07e47e820f3u, 0x4faa984c483beb29u}},
+    {8, 64, MOTE_FORMAT_F32, {0x2ba9959a4ba7da76u, 0x3f4990f2ae6d716bu, 0x1e8090da55364389u}},
+    {8, 64, MOTE_FORMAT_F16, {0x4c0fb008de05140du, 0xf256c990ab37a31cu, 0x307fcceb2543642au}},
+    {8, 64, MOTE_FORMAT_BF16, {0x07a7901f79d6d860u, 0x5517f77b4d41cea1u, 0x66bcfdea3ef99122u}},
+    {8, 128, MOTE_FORMAT_F32, {0xa90a52b81cb49826u, 0xaa1870cd53646b06u, 0xedf41dd34602bd3du}},
+    {8, 128, MOTE_FORMAT_F16, {0xffb9e6cf93045b21u, 0x8e2ab633a0f95884u, 0xc59f5421238573ceu}},
+    {8, 128, MOTE_FORMAT_BF16, {0x08045bdaed829ecbu, 0xef7c6334b0f980cdu, 0x9b5c021b6d661065u}},
+};
+
+/* Mean square error of ggml's encoder: plain, and weighted by the test's importance when it is given it. */
+static const struct {
+    enum mote_format format;
+    double plain[GOLDEN_ROWS], weighted[GOLDEN_ROWS];
+} golden_error[] = {
+    {MOTE_FORMAT_Q4_0, {1.762493e-06, 6.357275e-06, 1.686506e-05}, {2.787926e-06, 1.167474e-05, 2.359335e-05}},
+    {MOTE_FORMAT_Q4_1, {1.470510e-06, 4.178155e-06, 1.391366e-05}, {1.522650e-06, 4.354256e-06, 1.226496e-05}},
+    {MOTE_FORMAT_Q5_0, {4.348973e-07, 1.612444e-06, 4.180643e-06}, {6.944835e-07, 3.115472e-06, 5.977911e-06}},
+    {MOTE_FORMAT_Q5_1, {3.437025e-07, 9.525528e-07, 3.247539e-06}, {3.514755e-07, 1.053575e-06, 2.904145e-06}},
+    {MOTE_FORMAT_Q8_0, {6.845521e-09, 2.502797e-08, 6.475057e-08}, {1.842979e-08, 6.934876e-08, 1.496478e-07}},
+    {MOTE_FORMAT_Q2_K, {2.120398e-05, 5.572113e-05, 1.984118e-04}, {1.861107e-05, 4.731139e-05, 1.495698e-04}},
+    {MOTE_FORMAT_Q3_K, {5.412564e-06, 1.610670e-05, 5.126639e-05}, {7.337067e-06, 2.476625e-05, 6.422234e-05}},
+    {MOTE_FORMAT_Q4_K, {1.219503e-06, 3.522804e-06, 1.154462e-05}, {1.610761e-06, 4.826418e-06, 1.302220e-05}},
+    {MOTE_FORMAT_Q5_K, {3.114806e-07, 9.027908e-07, 2.977411e-06}, {4.512249e-07, 1.568885e-06, 3.786862e-06}},
+    {MOTE_FORMAT_Q6_K, {7.535700e-08, 2.472006e-07, 7.149138e-07}, {1.174021e-07, 4.069210e-07, 9.891042e-07}},
+    {MOTE_FORMAT_IQ2_XXS, {2.870043e-05, 8.000219e-05, 2.656467e-04}, {4.125032e-05, 1.063658e-04, 2.829967e-04}},
+    {MOTE_FORMAT_IQ3_XXS, {1.097751e-05, 3.131064e-05, 1.015624e-04}, {7.015351e-06, 2.010786e-05, 5.476585e-05}},
+    {MOTE_FORMAT_IQ4_NL, {1.390663e-06, 4.113480e-06, 1.309597e-05}, {2.152925e-06, 6.759110e-06, 1.746559e-05}},
+    {MOTE_FORMAT_IQ4_XS, {1.416063e-06, 4.193469e-06, 1.329291e-05}, {2.228950e-06, 7.097422e-06, 1.809313e-05}},
+    {MOTE_FORMAT_TQ1_0, {1.539465e-04, 3.391280e-04, 1.454261e-03}, {4.207870e-04, 9.302036e-04, 3.283711e-03}},
+    {MOTE_FORMAT_TQ2_0, {1.539465e-04, 3.391280e-04, 1.454261e-03}, {4.207870e-04, 9.302036e-04, 3.283711e-03}},
+    {MOTE_FORMAT_MXFP4, {3.255140e-06, 8.256686e-06, 3.083648e-05}, {8.681179e-06, 2.130629e-05, 6.470217e-05}},
+    {MOTE_FORMAT_NVFP4, {2.905434e-06, 4.698599e-06, 2.032471e-05}, {7.459449e-06, 1.321167e-05, 4.558293e-05}},
+};
