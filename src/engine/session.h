@@ -43,6 +43,7 @@ struct mote_turn {
     const int32_t *ids;
     int64_t n;
     float *all_logits; /* [n][n_vocab] or NULL: the last position's only, in the session */
+    int64_t done;      /* set by the call: ids evaluated */
 };
 mote_status mote_timeline_eval_many(struct mote_turn *turn, int64_t n_turn);
 

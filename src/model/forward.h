@@ -47,6 +47,13 @@ const struct mote_network *mote_forward_network(const struct mote_forward *forwa
 struct mote_backend *mote_forward_backend(const struct mote_forward *forward);
 int64_t mote_forward_max_row(const struct mote_forward *forward);
 
+/* Host arrays [max_row] for whoever puts batches together, so that a step allocates nothing. */
+struct mote_row_lists {
+    int32_t *token, *want;
+    float **logits;
+};
+struct mote_row_lists *mote_forward_lists(struct mote_forward *forward);
+
 /* fn NULL: no taps. */
 mote_status mote_forward_tap(struct mote_forward *forward, mote_tap_fn *fn, void *context);
 

@@ -270,35 +270,40 @@ static mote_status expert_views(struct mote_network *model, const struct mote_te
     return MOTE_OK;
 }
 
+/* "blk.<layer>.<rule's name with part in it>" */
+static void expert_name(char name[NAME_SIZE], uint64_t layer, const struct mote_tensor_rule *rule,
+                        const char *part)
+{
+    char own[NAME_SIZE / 2];
+    snprintf(own, sizeof own, rule->name, part);
+    snprintf(name, NAME_SIZE, "blk.%llu.%s", (unsigned long long)layer, own);
+}
+
 static mote_status load_experts(struct mote_network *model, uint64_t layer,
                                 const struct mote_tensor_rule *rule, int64_t n_ff, int64_t n_expert,
                                 struct mote_expert_set *set)
 {
     int64_t d_model = (int64_t)model->hyper.d_model;
     const struct mote_tensor *gate, *up, *down;
-    char short_name[NAME_SIZE], name[NAME_SIZE];
+    char name[NAME_SIZE];
     struct mote_backend_limits *limits = &model->limits;
 
-    snprintf(short_name, sizeof short_name, rule->name, "gate_up");
-    snprintf(name, sizeof name, "blk.%llu.%s", (unsigned long long)layer, short_name);
+    expert_name(name, layer, rule, "gate_up");
     if (mote_catalogue_tensor(model->catalogue, name)) { /* gate's rows, then up's */
         TRY(fetch(model, name, 0, d_model, 2 * n_ff, n_expert, &gate));
         TRY(expert_views(model, gate, n_expert, 0, n_ff, &set->gate, &limits->act_moe));
         TRY(expert_views(model, gate, n_expert, n_ff, n_ff, &set->up, &limits->act_moe));
     } else {
-        snprintf(short_name, sizeof short_name, rule->name, "gate");
-        snprintf(name, sizeof name, "blk.%llu.%s", (unsigned long long)layer, short_name);
+        expert_name(name, layer, rule, "gate");
         TRY(fetch(model, name, 0, d_model, n_ff, n_expert, &gate));
-        snprintf(short_name, sizeof short_name, rule->name, "up");
-        snprintf(name, sizeof name, "blk.%llu.%s", (unsigned long long)layer, short_name);
+        expert_name(name, layer, rule, "up");
         TRY(fetch(model, name, 0, d_model, n_ff, n_expert, &up));
         TRY(expert_views(model, gate, n_expert, 0, n_ff, &set->gate, &limits->act_moe));
         TRY(expert_views(model, up, n_expert, 0, n_ff, &set->up, &limits->act_moe));
         model->mapped_bytes += tensor_bytes(up);
     }
     model->mapped_bytes += tensor_bytes(gate);
-    snprintf(short_name, sizeof short_name, rule->name, "down");
-    snprintf(name, sizeof name, "blk.%llu.%s", (unsigned long long)layer, short_name);
+    expert_name(name, layer, rule, "down");
     TRY(fetch(model, name, 0, n_ff, d_model, n_expert, &down));
     TRY(expert_views(model, down, n_expert, 0, d_model, &set->down, &limits->act_down));
     model->mapped_bytes += tensor_bytes(down);
@@ -310,8 +315,7 @@ static mote_status load_experts(struct mote_network *model, uint64_t layer,
     int64_t *widest =
         rule->offset == offsetof(struct mote_layer, experts) ? &limits->n_ff : &limits->n_ff_shared;
     if (n_ff > *widest) *widest = n_ff;
-    snprintf(short_name, sizeof short_name, rule->name, "*");
-    snprintf(name, sizeof name, "blk.%llu.%s", (unsigned long long)layer, short_name);
+    expert_name(name, layer, rule, "*");
     return copy_name(model, name, &set->name);
 }
 
