@@ -9,6 +9,7 @@
 
 #include "api/handle.h"
 #include "base/log.h"
+#include "engine/perplexity.h"
 #include "file/gguf_write.h"
 
 /* Which matrices of a layer read what a tap shows. by_expert: rows belong to the experts chosen for them. */
@@ -162,7 +163,6 @@ mote_status mote_measure_imatrix(mote_model *model, const char *text, size_t len
     struct mote_measure_options options = {0};
     if (given) MOTE_TAKE_OPTIONS(options, given);
     FAIL_IF(!out, MOTE_ARGUMENT, "imatrix: no file to write");
-    FAIL_IF(length > SIZE_MAX / 8, MOTE_ARGUMENT, "imatrix: text of %zu bytes", length);
     TRY(mote_model_need_tokenizer(model));
     int64_t window = options.window > 0 ? options.window : 512;
     FAIL_IF(window > model->n_ctx, MOTE_CONTEXT, "imatrix: windows of %lld tokens in a context of %lld",
@@ -172,15 +172,14 @@ mote_status mote_measure_imatrix(mote_model *model, const char *text, size_t len
     struct mote_timeline *timeline = NULL;
     int32_t *ids = NULL;
     float *logits = NULL;
-    size_t n = 0;
+    int64_t n = 0, most = options.n_window > 0 ? options.n_window * window : 0;
     mote_status status;
-    TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, length + 2, sizeof *ids, &ids), status, out);
-    TRY_GOTO(mote_tokenize(model->tokenizer, text, length, 0, ids, length + 2, &n), status, out);
-    int64_t n_window = (int64_t)n / window;
+    TRY_GOTO(mote_corpus_encode(model->tokenizer, text, length, most, model->budget, &ids, &n), status, out);
+    int64_t n_window = n / window;
     if (options.n_window > 0 && options.n_window < n_window) n_window = options.n_window;
     if (n_window == 0) {
-        status = mote_fail(MOTE_ARGUMENT, "imatrix: the text has %zu tokens, a window needs %lld", n,
-                           (long long)window);
+        status = mote_fail(MOTE_ARGUMENT, "imatrix: the text has %lld tokens, a window needs %lld",
+                           (long long)n, (long long)window);
         goto out;
     }
     struct mote_forward_options forward_options = {.max_row = model->n_batch, .taps = 1};
