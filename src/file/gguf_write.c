@@ -240,7 +240,7 @@ mote_status mote_gguf_declare(struct mote_gguf_writer *writer, const char *name,
             "%s: tensor '%s': GGUF has no type for %s", writer->path, name,
             (unsigned)format < MOTE_FORMAT_COUNT ? mote_format_traits(format)->name : "this format");
     struct mote_tensor tensor = {.name = name, .format = format, .n_dim = n_dim};
-    for (int i = 0; i < n_dim && i < MOTE_MAX_DIMS; i++) tensor.dim[i] = dim[i];
+    for (int i = 0; n_dim <= MOTE_MAX_DIMS && i < n_dim; i++) tensor.dim[i] = dim[i];
     if (mote_tensor_measure(&tensor) != MOTE_OK) return mote_context(MOTE_ARGUMENT, "%s", writer->path);
 
     char *copy;
