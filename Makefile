@@ -22,7 +22,7 @@ CLI_SRC := $(wildcard src/cli/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
 TEST_SRC := $(wildcard tests/test_*.c)
-TEST_SUPPORT := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
+TEST_SUPPORT := $(filter-out $(TEST_SRC) tests/bench_%,$(wildcard tests/*.c))
 TEST_BIN := $(TEST_SRC:tests/%.c=$(B)/tests/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/tests/%)
@@ -74,6 +74,10 @@ $(B)/tests/%: $(B)/tests/%.o $(TEST_SUPPORT:%.c=$(B)/%.o) $(B)/libmote.a
 
 $(B)/tests/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/libmote.a
 	@mkdir -p $(@D)
+	$(call say,ld)
+	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -o $@
+
+$(B)/bench_%: $(B)/tests/bench_%.o $(B)/libmote.a
 	$(call say,ld)
 	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -o $@
 

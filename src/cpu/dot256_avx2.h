@@ -6,21 +6,20 @@
  * Bounds: 32-bit sums of a tile: 256 * |scale| * max_code * 127 < 2^31, and |bias| <= 4096.
  */
 
-MOTE_INLINE void MOTE_CAT(dot_body_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int64_t n_row,
-                                                const struct mote_act *x, const int32_t *x_row, const int n_x,
-                                                float *y, int64_t y_stride)
+MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
     const int8_t *q[MOTE_DOT_ROWS];
     const float *scale[MOTE_DOT_ROWS];
     const int16_t *sum[MOTE_DOT_ROWS];
-    MOTE_UNROLL for (int i = 0; i < n_x; i++)
+    MOTE_UNROLL for (int i = 0; i < n; i++)
     {
-        int64_t at = (x_row ? x_row[i] : i) * x->stride;
+        int64_t at = x_row[i] * x->stride;
         q[i] = x->q + at, scale[i] = x->scale + at / 256, sum[i] = x->sum + at / 16;
     }
+    (void)n_x;
     for (int64_t r = 0; r < n_row; r++) {
         __m256 acc[MOTE_DOT_ROWS], acc_bias[MOTE_DOT_ROWS];
-        MOTE_UNROLL for (int i = 0; i < n_x; i++) acc[i] = acc_bias[i] = _mm256_setzero_ps();
+        MOTE_UNROLL for (int i = 0; i < n; i++) acc[i] = acc_bias[i] = _mm256_setzero_ps();
         for (int64_t col = 0; col < w->n_col; col += 256) {
             struct mote_tile256 t;
             MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
@@ -28,16 +27,17 @@ MOTE_INLINE void MOTE_CAT(dot_body_, TILE_NAME)(const struct mote_matrix *w, int
             MOTE_UNROLL for (int k = 0; k < 8; k++)
             {
                 __m256i s = mote_tile_scale(t.scale, k);
-                MOTE_UNROLL for (int i = 0; i < n_x; i++)
+                MOTE_UNROLL for (int i = 0; i < n; i++)
                 {
                     __m256i v = mote_load_256(q[i] + col + 32 * k);
                     __m256i p =
                         TILE_MAX_CODE ? _mm256_maddubs_epi16(t.code[k], v) : mote_mul_signed(t.code[k], v);
                     p = _mm256_madd_epi16(p, s);
                     total[i] = k ? _mm256_add_epi32(total[i], p) : p;
+                    MOTE_KEEP(total[i]);
                 }
             }
-            MOTE_UNROLL for (int i = 0; i < n_x; i++)
+            MOTE_UNROLL for (int i = 0; i < n; i++)
             {
                 float by = scale[i][col / 256];
                 if (TILE_BIAS) {
@@ -50,7 +50,7 @@ MOTE_INLINE void MOTE_CAT(dot_body_, TILE_NAME)(const struct mote_matrix *w, int
                 acc[i] = _mm256_fmadd_ps(_mm256_set1_ps(t.d * by), _mm256_cvtepi32_ps(total[i]), acc[i]);
             }
         }
-        MOTE_UNROLL for (int i = 0; i < n_x; i++)
+        MOTE_UNROLL for (int i = 0; i < n; i++)
         {
             if (TILE_BIAS == 2) acc[i] = _mm256_sub_ps(acc[i], acc_bias[i]);
             y[i * y_stride + r] = mote_hsum(acc[i]) * w->factor;
@@ -58,10 +58,7 @@ MOTE_INLINE void MOTE_CAT(dot_body_, TILE_NAME)(const struct mote_matrix *w, int
     }
 }
 
-static void MOTE_CAT(dot_, TILE_NAME)(MOTE_MATMUL_ARGS)
-{
-    MOTE_DOT_SWITCH(MOTE_CAT(dot_body_, TILE_NAME))
-}
+MOTE_DOT_DEFINE(MOTE_CAT(dot_, TILE_NAME), MOTE_CAT(body_, TILE_NAME))
 
 static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
                                          struct mote_panel *panel)

@@ -1,9 +1,10 @@
 /* gemm_avx2.c: see gemm_avx2.h.
  *
- * The product of a panel (8 weight rows x 256 columns) and 4 activation rows keeps 4 vectors of 16-bit sums: a
- * vector of codes is 8 rows x 4 columns, so that an activation's 4 bytes are broadcast and multiplied at once.
- * How often products may be added in 16 bits before widening (RUN) follows from the largest code:
- * RUN * 2 * max_code * 127 <= 32767.
+ * A vector of codes is 8 weight rows x 4 columns; an activation's 4 bytes are broadcast against it. 2 panels x 3
+ * activation rows are in work at once: 6 vectors of 16-bit sums and 6 of float sums fill the registers, and each
+ * broadcast serves 16 rows.
+ * How often products may be added in 16 bits before widening (run) follows from the largest code:
+ * run * 2 * max_code * 127 <= 32767.
  */
 #include "cpu/gemm_avx2.h"
 
@@ -14,21 +15,23 @@
 #include "cpu/simd_avx2.h"
 
 enum {
-    ACTS = 4,       /* activation rows in registers */
-    ACT_TILE = 128, /* activation rows that a panel is unpacked for: their codes fit a second-level cache */
+    PANELS = 2,
+    ROWS = PANELS * MOTE_PANEL_ROWS,
+    ACTS = 3,       /* activation rows in registers */
+    ACT_TILE = 129, /* activation rows that a panel is unpacked for: their codes fit a second-level cache */
 };
 
 /* One column tile of the activation rows in work. Rows past the end repeat the last one. */
 struct act_tile {
-    const int8_t *q[ACT_TILE];     /* [256] */
-    const float *scale[ACT_TILE];  /* I8_32: [8]; I8_256: [1] */
-    const int16_t *sum[ACT_TILE];  /* [16] */
-    const float *sum32[ACT_TILE];  /* I8_32: [8] */
-    float (*acc)[MOTE_PANEL_ROWS]; /* [ACT_TILE]: the sums so far */
-    int n;                         /* multiple of ACTS */
+    const int8_t *q[ACT_TILE];    /* [256] */
+    const float *scale[ACT_TILE]; /* I8_32: [8]; I8_256: [1] */
+    const int16_t *sum[ACT_TILE]; /* [16] */
+    const float *sum32[ACT_TILE]; /* I8_32: [8] */
+    float (*acc)[ROWS];           /* [ACT_TILE]: the sums so far */
+    int n;                        /* multiple of ACTS */
 };
 
-typedef void product_fn(const struct mote_panel *panel, int group, const struct act_tile *x);
+typedef void product_fn(const struct mote_panel *panel, int group_bits, const struct act_tile *x);
 
 /* What multiplies bias: activation sums per STEP columns, in the unit of the accumulator it is added to. */
 MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32, float *out)
@@ -56,140 +59,154 @@ MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32,
     else out[0] = (float)mote_hsum_i32(pairs);
 }
 
+/* The next activation rows lie a row of bytes apart, where no hardware prefetcher looks. */
+
 /* step: columns per float addition (16, 32, 256). A group that is wider than step repeats its scale. */
-MOTE_INLINE void product(const struct mote_panel *panel, int group, const struct act_tile *x, const int step,
-                         const int run, const int is_32, const int has_bias)
+MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const int is_32, const int has_bias,
+                       float sums[ACTS][16], __m256 acc[PANELS][ACTS])
+{
+    MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+    {
+        if (has_bias) load_sums(x, i + a, step, is_32, sums[a]);
+        MOTE_UNROLL for (int p = 0; p < PANELS; p++) acc[p][a] =
+            is_32 ? _mm256_load_ps(x->acc[i + a] + MOTE_PANEL_ROWS * p) : _mm256_setzero_ps();
+    }
+}
+
+/* Step s is done: its integer sums times the scales of group g, and bias times the activations' sums. */
+MOTE_INLINE void scale_sums(const struct mote_panel *panel, int g, const struct act_tile *x, int i, int s,
+                            const int step, const int is_32, const int has_bias, __m256i wide[PANELS][ACTS],
+                            float sums[ACTS][16], __m256 acc[PANELS][ACTS])
+{
+    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+    {
+        __m256 scale = _mm256_load_ps(panel[p].scale[g]);
+        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+        {
+            __m256 by = scale;
+            if (is_32) by = _mm256_mul_ps(by, _mm256_broadcast_ss(x->scale[i + a] + s * step / 32));
+            acc[p][a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide[p][a]), by, acc[p][a]);
+        }
+        if (!has_bias) continue;
+        __m256 bias = _mm256_load_ps(panel[p].bias[g]);
+        MOTE_UNROLL for (int a = 0; a < ACTS; a++) acc[p][a] =
+            _mm256_fmadd_ps(bias, _mm256_broadcast_ss(&sums[a][s]), acc[p][a]);
+    }
+}
+
+MOTE_INLINE void finish(const struct act_tile *x, int i, const int is_32, __m256 acc[PANELS][ACTS])
+{
+    MOTE_UNROLL for (int a = 0; a < ACTS; a++) MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+    {
+        float *out = x->acc[i + a] + MOTE_PANEL_ROWS * p;
+        if (!is_32)
+            acc[p][a] = _mm256_fmadd_ps(acc[p][a], _mm256_broadcast_ss(x->scale[i + a]), _mm256_load_ps(out));
+        _mm256_store_ps(out, acc[p][a]);
+    }
+}
+
+MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const struct act_tile *x,
+                         const int step, const int run, const int is_32, const int has_bias)
 {
     const __m256i one = _mm256_set1_epi16(1);
     for (int i = 0; i < x->n; i += ACTS) {
         _Alignas(32) float sums[ACTS][16];
-        __m256 acc[ACTS];
-        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-        {
-            if (has_bias) load_sums(x, i + a, step, is_32, sums[a]);
-            acc[a] = is_32 ? _mm256_loadu_ps(x->acc[i + a]) : _mm256_setzero_ps();
-        }
-        const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2], *q3 = x->q[i + 3];
-        const uint8_t *code = panel->code[0][0];
+        __m256 acc[PANELS][ACTS];
+        start(x, i, step, is_32, has_bias, sums, acc);
+        const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
         for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
-            __m256i wide[ACTS];
+            __m256i wide[PANELS][ACTS];
             for (int at = 0; at < step / 4; at += run) {
-                __m256i narrow[ACTS];
+                __m256i narrow[PANELS][ACTS];
+                int quad = s * (step / 4) + at;
                 MOTE_UNROLL for (int t = 0; t < run; t++)
                 {
-                    __m256i c = _mm256_load_si256((const __m256i *)(const void *)(code + 32 * t));
-                    __m256i p0 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q0 + 4 * t));
-                    __m256i p1 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q1 + 4 * t));
-                    __m256i p2 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q2 + 4 * t));
-                    __m256i p3 = _mm256_maddubs_epi16(c, mote_broadcast_u32(q3 + 4 * t));
-                    narrow[0] = t ? _mm256_add_epi16(narrow[0], p0) : p0;
-                    narrow[1] = t ? _mm256_add_epi16(narrow[1], p1) : p1;
-                    narrow[2] = t ? _mm256_add_epi16(narrow[2], p2) : p2;
-                    narrow[3] = t ? _mm256_add_epi16(narrow[3], p3) : p3;
+                    __m256i b[ACTS] = {mote_broadcast_u32(q0 + 4 * (quad + t)),
+                                       mote_broadcast_u32(q1 + 4 * (quad + t)),
+                                       mote_broadcast_u32(q2 + 4 * (quad + t))};
+                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+                    {
+                        __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
+                        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                        {
+                            __m256i m = _mm256_maddubs_epi16(c, b[a]);
+                            narrow[p][a] = t ? _mm256_add_epi16(narrow[p][a], m) : m;
+                            MOTE_KEEP(narrow[p][a]);
+                        }
+                    }
                 }
-                code += 32 * run;
-                q0 += 4 * run, q1 += 4 * run, q2 += 4 * run, q3 += 4 * run;
-                MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                MOTE_UNROLL for (int p = 0; p < PANELS; p++) MOTE_UNROLL for (int a = 0; a < ACTS; a++)
                 {
-                    __m256i sum = _mm256_madd_epi16(narrow[a], one);
-                    wide[a] = at ? _mm256_add_epi32(wide[a], sum) : sum;
+                    __m256i sum = _mm256_madd_epi16(narrow[p][a], one);
+                    wide[p][a] = at ? _mm256_add_epi32(wide[p][a], sum) : sum;
+                    MOTE_KEEP(wide[p][a]);
                 }
             }
-            int g = s * step / group;
-            __m256 scale = _mm256_load_ps(panel->scale[g]);
-            MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-            {
-                __m256 by = is_32 ? _mm256_mul_ps(scale, _mm256_broadcast_ss(x->scale[i + a] + s * step / 32))
-                                  : scale;
-                acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide[a]), by, acc[a]);
-                if (has_bias)
-                    acc[a] = _mm256_fmadd_ps(_mm256_load_ps(panel->bias[g]), _mm256_broadcast_ss(&sums[a][s]),
-                                             acc[a]);
-            }
+            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, has_bias, wide, sums, acc);
         }
-        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-        {
-            float *out = x->acc[i + a];
-            if (!is_32)
-                acc[a] = _mm256_fmadd_ps(acc[a], _mm256_broadcast_ss(x->scale[i + a]), _mm256_loadu_ps(out));
-            _mm256_storeu_ps(out, acc[a]);
-        }
+        finish(x, i, is_32, acc);
     }
 }
 
 /* 8-bit signed codes leave no room in 16 bits: both sides are widened first, columns (0, 2) and (1, 3) of a quad
  * paired, which needs two shifts and no shuffle. */
-MOTE_INLINE void product_signed(const struct mote_panel *panel, int group, const struct act_tile *x,
+MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, const struct act_tile *x,
                                 const int step, const int is_32, const int has_bias)
 {
-    _Alignas(64) int16_t code[MOTE_PANEL_COLS / 2][MOTE_PANEL_ROWS][2];
+    _Alignas(64) int16_t code[PANELS][MOTE_PANEL_COLS / 2][MOTE_PANEL_ROWS][2];
     _Alignas(64) int16_t q[ACTS][MOTE_PANEL_COLS / 32][2][16];
-    for (int k = 0; k < MOTE_PANEL_COLS / 4; k++) {
-        __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel->code[k]);
-        mote_store_256(code[2 * k], _mm256_srai_epi16(_mm256_slli_epi16(c, 8), 8));
-        mote_store_256(code[2 * k + 1], _mm256_srai_epi16(c, 8));
-    }
+    for (int p = 0; p < PANELS; p++)
+        for (int k = 0; k < MOTE_PANEL_COLS / 4; k++) {
+            __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel[p].code[k]);
+            mote_store_256(code[p][2 * k], _mm256_srai_epi16(_mm256_slli_epi16(c, 8), 8));
+            mote_store_256(code[p][2 * k + 1], _mm256_srai_epi16(c, 8));
+        }
     for (int i = 0; i < x->n; i += ACTS) {
         _Alignas(32) float sums[ACTS][16];
-        __m256 acc[ACTS];
-        for (int a = 0; a < ACTS; a++) {
+        __m256 acc[PANELS][ACTS];
+        start(x, i, step, is_32, has_bias, sums, acc);
+        for (int a = 0; a < ACTS; a++)
             for (int k = 0; k < MOTE_PANEL_COLS / 32; k++) {
                 __m256i v = mote_load_256(x->q[i + a] + 32 * k);
                 mote_store_256(q[a][k][0], _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8));
                 mote_store_256(q[a][k][1], _mm256_srai_epi16(v, 8));
             }
-        }
-        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-        {
-            if (has_bias) load_sums(x, i + a, step, is_32, sums[a]);
-            acc[a] = is_32 ? _mm256_loadu_ps(x->acc[i + a]) : _mm256_setzero_ps();
-        }
         for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
-            __m256i wide[ACTS];
-            MOTE_UNROLL for (int a = 0; a < ACTS; a++) wide[a] = _mm256_setzero_si256();
+            __m256i wide[PANELS][ACTS];
             for (int half = 0; half < step / 16; half++) { /* 4 quads of columns */
                 int k = s * step + 16 * half;
-                const int16_t *c = code[k / 2][0], *pair = q[0][k / 32][0] + k % 32 / 2;
+                const int16_t *pair = q[0][k / 32][0] + k % 32 / 2;
                 MOTE_UNROLL for (int t = 0; t < 8; t++)
                 {
-                    __m256i v = _mm256_load_si256((const __m256i *)(const void *)(c + 16 * t));
-                    MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                    __m256i b[ACTS];
+                    MOTE_UNROLL for (int a = 0; a < ACTS; a++) b[a] =
+                        mote_broadcast_u32(pair + a * MOTE_PANEL_COLS + t % 2 * 16 + t / 2 * 2);
+                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
                     {
-                        const int16_t *at = pair + a * MOTE_PANEL_COLS + t % 2 * 16 + t / 2 * 2;
-                        wide[a] = _mm256_add_epi32(wide[a], _mm256_madd_epi16(v, mote_broadcast_u32(at)));
+                        __m256i c = _mm256_load_si256((const __m256i *)(const void *)code[p][k / 2 + t]);
+                        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                        {
+                            __m256i m = _mm256_madd_epi16(c, b[a]);
+                            wide[p][a] = half || t ? _mm256_add_epi32(wide[p][a], m) : m;
+                            MOTE_KEEP(wide[p][a]);
+                        }
                     }
                 }
             }
-            int g = s * step / group;
-            __m256 scale = _mm256_load_ps(panel->scale[g]);
-            MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-            {
-                __m256 by = is_32 ? _mm256_mul_ps(scale, _mm256_broadcast_ss(x->scale[i + a] + s * step / 32))
-                                  : scale;
-                acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide[a]), by, acc[a]);
-                if (has_bias)
-                    acc[a] = _mm256_fmadd_ps(_mm256_load_ps(panel->bias[g]), _mm256_broadcast_ss(&sums[a][s]),
-                                             acc[a]);
-            }
+            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, has_bias, wide, sums, acc);
         }
-        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-        {
-            float *out = x->acc[i + a];
-            if (!is_32)
-                acc[a] = _mm256_fmadd_ps(acc[a], _mm256_broadcast_ss(x->scale[i + a]), _mm256_loadu_ps(out));
-            _mm256_storeu_ps(out, acc[a]);
-        }
+        finish(x, i, is_32, acc);
     }
 }
 
 /* X(step, run); run 0: signed. The index of a product is [position here][is_32][has_bias]. */
 #define PRODUCTS(X) X(16, 1) X(16, 2) X(16, 4) X(16, 0) X(32, 1) X(32, 2) X(32, 4) X(32, 8) X(32, 0)
 
-#define DEFINE_UNSIGNED(name, step, run, is_32, has_bias)                                 \
-    static void name(const struct mote_panel *panel, int group, const struct act_tile *x) \
-    {                                                                                     \
-        if (run) product(panel, group, x, step, run ? run : 1, is_32, has_bias);          \
-        else product_signed(panel, group, x, step, is_32, has_bias);                      \
+#define DEFINE_UNSIGNED(name, step, run, is_32, has_bias)                                      \
+    static void name(const struct mote_panel *panel, int group_bits, const struct act_tile *x) \
+    {                                                                                          \
+        if (run) product(panel, group_bits, x, step, run ? run : 1, is_32, has_bias);          \
+        else product_signed(panel, group_bits, x, step, is_32, has_bias);                      \
     }
 #define DEFINE(step, run)                                               \
     DEFINE_UNSIGNED(product_##step##_##run##_256, step, run, 0, 0)      \
@@ -231,16 +248,23 @@ void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
 {
     int is_32 = x->type == MOTE_ACT_I8_32;
     product_fn *multiply = choose(unpack, is_32);
-    struct mote_panel panel;
-    _Alignas(64) float acc[ACT_TILE][MOTE_PANEL_ROWS];
-    for (int64_t first = 0; first < n_x; first += ACT_TILE) {
-        int n_act = (int)(n_x - first < ACT_TILE ? n_x - first : ACT_TILE);
-        struct act_tile tile = {.acc = acc, .n = (n_act + ACTS - 1) / ACTS * ACTS};
-        for (int64_t r = 0; r < n_row; r += MOTE_PANEL_ROWS) {
-            int n_r = (int)(n_row - r < MOTE_PANEL_ROWS ? n_row - r : MOTE_PANEL_ROWS);
+    int group_bits = __builtin_ctz((unsigned)unpack->group);
+    struct mote_panel panel[PANELS];
+    _Alignas(64) float acc[ACT_TILE][ROWS];
+    struct act_tile tile = {.acc = acc};
+    int64_t n_tile = (n_x + ACT_TILE - 1) / ACT_TILE;
+    for (int64_t t = 0, first = 0; t < n_tile; t++) { /* tiles of even size */
+        int n_act = (int)((n_x - first) / (n_tile - t));
+        tile.n = (n_act + ACTS - 1) / ACTS * ACTS;
+        for (int64_t r = 0; r < n_row; r += ROWS) {
+            int n_r = (int)(n_row - r < ROWS ? n_row - r : ROWS);
             memset(acc, 0, sizeof acc[0] * (size_t)tile.n);
             for (int64_t col = 0; col < w->n_col; col += MOTE_PANEL_COLS) {
-                unpack->unpack(w, row + r, n_r, col, &panel);
+                for (int p = 0; p < PANELS; p++) {
+                    int left = n_r - p * MOTE_PANEL_ROWS, n = left < MOTE_PANEL_ROWS ? left : MOTE_PANEL_ROWS;
+                    if (n > 0) unpack->unpack(w, row + r + p * MOTE_PANEL_ROWS, n, col, &panel[p]);
+                    else if (!col) memset(&panel[p], 0, sizeof panel[p]);
+                }
                 for (int i = 0; i < tile.n; i++) {
                     int64_t from = first + (i < n_act ? i : n_act - 1), at = x_row ? x_row[from] : from;
                     at = at * x->stride + col;
@@ -249,11 +273,12 @@ void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
                     tile.sum[i] = x->sum + at / 16;
                     if (is_32) tile.sum32[i] = x->sum32 + at / 32;
                 }
-                multiply(&panel, unpack->group, &tile);
+                multiply(panel, group_bits, &tile);
             }
             for (int i = 0; i < n_act; i++)
                 memcpy(y + (first + i) * y_stride + r, acc[i], sizeof(float) * (size_t)n_r);
         }
+        first += n_act;
     }
 }
 

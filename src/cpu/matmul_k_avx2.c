@@ -12,27 +12,13 @@
 
 /* ---- 32 weights per scale, activations per 32 ---- */
 
-MOTE_INLINE __m256 load_8_f16(const uint8_t *p, int stride)
-{
-    __m128i h = _mm_setzero_si128();
-    h = _mm_insert_epi16(h, mote_load_u16(p + 0 * stride), 0);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 1 * stride), 1);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 2 * stride), 2);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 3 * stride), 3);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 4 * stride), 4);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 5 * stride), 5);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 6 * stride), 6);
-    h = _mm_insert_epi16(h, mote_load_u16(p + 7 * stride), 7);
-    return _mm256_cvtph_ps(h);
-}
-
 /* 34 bytes: f16 d, int8 q[32] */
 MOTE_INLINE void tile_q8_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
 {
     uint8_t buffer[8 * 34];
     const uint8_t *b = mote_tile_blocks(w, row, col, 32, 34, buffer);
     MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_load_256(b + 34 * k + 2);
-    t->d = load_8_f16(b, 34);
+    t->d = mote_load_8_f16(b, 34);
 }
 
 #define TILE_NAME q8_0
@@ -46,7 +32,7 @@ MOTE_INLINE void tile_q4_0(const struct mote_matrix *w, int64_t row, int64_t col
     uint8_t buffer[8 * 18];
     const uint8_t *b = mote_tile_blocks(w, row, col, 32, 18, buffer);
     MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_nibbles(b + 18 * k + 2);
-    t->d = load_8_f16(b, 18);
+    t->d = mote_load_8_f16(b, 18);
     t->bias = _mm256_mul_ps(t->d, _mm256_set1_ps(-8));
 }
 

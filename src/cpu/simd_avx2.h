@@ -16,6 +16,10 @@
 #define MOTE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Keep a running sum where it is: gcc treats vector additions as arithmetic, rebalances long chains of them into trees
+ * and then has no registers left. Generates nothing. */
+#define MOTE_KEEP(v) __asm__("" : "+x"(v))
+
 MOTE_INLINE __m256i mote_load_256(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
