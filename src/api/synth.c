@@ -7,13 +7,11 @@
  */
 #include "mote.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "api/row_pool.h"
 #include "api/shape.h"
-#include "base/rng.h"
-#include "base/thread.h"
 #include "engine/vocab.h"
 #include "file/gguf_write.h"
 #include "quant/encode.h"
@@ -27,63 +25,6 @@ const char *mote_synth_shape(size_t index)
     return shape ? shape->name : NULL;
 }
 
-/* ---- the pool ---- */
-
-struct pool {
-    enum mote_format format;
-    int64_t n_col, n_row;
-    size_t row_bytes;
-    uint8_t *rows; /* [n_row][row_bytes] */
-    uint64_t seed;
-    struct mote_chunks chunks;
-    float *scratch; /* [n_worker][n_col] */
-    _Atomic int failed;
-};
-
-static void encode_pool(void *context, int worker, int n_worker)
-{
-    struct pool *pool = context;
-    (void)n_worker;
-    float *row = pool->scratch + worker * pool->n_col;
-    /* Products keep the size of their inputs, as in a trained model. */
-    double deviation = 1 / sqrt((double)pool->n_col);
-    for (int64_t begin, end; mote_next_chunk(&pool->chunks, &begin, &end);)
-        for (int64_t r = begin; r < end; r++) {
-            struct mote_rng rng;
-            mote_rng_seed(&rng, pool->seed + (uint64_t)r * 0x9E3779B97F4A7C15u);
-            for (int64_t c = 0; c < pool->n_col; c += 2) {
-                double pair[2];
-                mote_rng_normal2(&rng, pair);
-                row[c] = (float)(deviation * pair[0]);
-                if (c + 1 < pool->n_col) row[c + 1] = (float)(deviation * pair[1]);
-            }
-            if (mote_encode(pool->format, row, 1, pool->n_col, NULL,
-                            pool->rows + (size_t)r * pool->row_bytes))
-                atomic_store(&pool->failed, 1);
-        }
-}
-
-static mote_status pool_make(struct pool *pool, struct mote_pool *threads)
-{
-    pool->row_bytes = mote_format_row_bytes(pool->format, pool->n_col);
-    pool->n_row = POOL_WEIGHTS / pool->n_col + 1;
-    TRY(mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, (size_t)pool->n_row, pool->row_bytes, &pool->rows));
-    mote_status status = mote_mem_calloc(
-        NULL, MOTE_MEM_SCRATCH, (size_t)mote_pool_size(threads) * (size_t)pool->n_col, 4, &pool->scratch);
-    if (status == MOTE_OK) {
-        mote_chunks_init(&pool->chunks, pool->n_row, 4);
-        mote_pool_run(threads, encode_pool, pool);
-        mote_mem_free(pool->scratch);
-        if (atomic_load(&pool->failed))
-            status = mote_fail(MOTE_INTERNAL, "synth: a Gaussian row could not be encoded");
-    }
-    if (status != MOTE_OK) {
-        mote_mem_free(pool->rows);
-        pool->rows = NULL;
-    }
-    return status;
-}
-
 /* ---- the file ---- */
 
 enum { MAX_POOLS = 32 };
@@ -94,7 +35,7 @@ struct synth {
     struct mote_gguf_writer *writer;
     struct mote_pool *threads;
     enum mote_format expert, attn, embed, rest;
-    struct pool pool[MAX_POOLS];
+    struct mote_row_pool pool[MAX_POOLS];
     int n_pool;
     uint64_t done, total;
     struct mote_rng rng;
@@ -176,7 +117,8 @@ static mote_status declare(struct synth *synth, const struct tensor *tensor)
     return mote_gguf_declare(synth->writer, tensor->name, format, tensor->n_dim, tensor->dim);
 }
 
-static mote_status find_pool(struct synth *synth, enum mote_format format, int64_t n_col, struct pool **out)
+static mote_status find_pool(struct synth *synth, enum mote_format format, int64_t n_col,
+                             struct mote_row_pool **out)
 {
     for (int i = 0; i < synth->n_pool; i++)
         if (synth->pool[i].format == format && synth->pool[i].n_col == n_col) {
@@ -184,9 +126,8 @@ static mote_status find_pool(struct synth *synth, enum mote_format format, int64
             return MOTE_OK;
         }
     FAIL_IF(synth->n_pool == MAX_POOLS, MOTE_INTERNAL, "synth: more than %d kinds of rows", MAX_POOLS);
-    struct pool *pool = &synth->pool[synth->n_pool];
-    *pool = (struct pool){.format = format, .n_col = n_col, .seed = mote_rng_u64(&synth->rng)};
-    TRY(pool_make(pool, synth->threads));
+    struct mote_row_pool *pool = &synth->pool[synth->n_pool];
+    TRY(mote_row_pool_create(format, n_col, POOL_WEIGHTS, mote_rng_u64(&synth->rng), synth->threads, pool));
     synth->n_pool++;
     *out = pool;
     return MOTE_OK;
@@ -196,7 +137,7 @@ static mote_status write_rows(struct synth *synth, const struct tensor *tensor)
 {
     enum mote_format format = format_of(tensor);
     int64_t n_row = tensor->dim[1] * tensor->dim[2];
-    struct pool *pool = NULL;
+    struct mote_row_pool *pool = NULL;
     size_t row_bytes = mote_format_row_bytes(format, tensor->dim[0]);
     if (tensor->vector) {
         float *values = (float *)(void *)synth->buffer;
@@ -210,10 +151,7 @@ static mote_status write_rows(struct synth *synth, const struct tensor *tensor)
         FAIL_IF(fit == 0, MOTE_INTERNAL, "synth: row of %zu bytes", row_bytes);
         for (int64_t first = 0; first < n_row; first += (int64_t)fit) {
             size_t n = n_row - first < (int64_t)fit ? (size_t)(n_row - first) : fit;
-            for (size_t i = 0; i < n; i++) {
-                size_t pick = (size_t)mote_rng_below(&synth->rng, (uint64_t)pool->n_row);
-                memcpy(synth->buffer + i * row_bytes, pool->rows + pick * row_bytes, row_bytes);
-            }
+            mote_row_pool_draw(pool, &synth->rng, (int64_t)n, synth->buffer);
             TRY(mote_gguf_write(synth->writer, synth->buffer, n * row_bytes));
             if (synth->options->progress &&
                 synth->options->progress(synth->options->progress_context, "synth",
@@ -371,7 +309,7 @@ mote_status mote_synth(const char *out, const struct mote_synth_options *options
     synth.writer = NULL;
 out:
     mote_gguf_abandon(synth.writer);
-    for (int i = 0; i < synth.n_pool; i++) mote_mem_free(synth.pool[i].rows);
+    for (int i = 0; i < synth.n_pool; i++) mote_row_pool_free(&synth.pool[i]);
     mote_pool_destroy(synth.threads);
     mote_mem_free(synth.buffer);
     return status;
