@@ -56,6 +56,11 @@ int64_t mote_timeline_n_ctx(const struct mote_timeline *t)
     return t->kv.view.n_ctx;
 }
 
+int64_t mote_timeline_n_vocab(const struct mote_timeline *t)
+{
+    return (int64_t)network_of(t)->hyper.n_vocab;
+}
+
 int64_t mote_timeline_n_token(const struct mote_timeline *t)
 {
     return t->kv.n_past;
@@ -130,6 +135,23 @@ static void pack(const struct mote_turn *turn, int64_t n_turn, int64_t max_row, 
     }
 }
 
+/* A row without a place of its own belongs to a turn with `each`. */
+struct looker {
+    const struct mote_turn *turn;
+    const struct step *step;
+};
+static void look(void *context, int32_t row, const float *logits)
+{
+    const struct looker *l = context;
+    int32_t s = 0;
+    while (row >= l->step->span[s].row + l->step->span[s].n_row) s++;
+    const struct mote_turn *of = &l->turn[l->step->turn[s]];
+    int64_t i = of->done + row - l->step->span[s].row;
+    of->each(of->each_context, i, logits);
+    if (i == of->n - 1)
+        memcpy(of->session->logits, logits, (size_t)network_of(of->session)->hyper.n_vocab * sizeof *logits);
+}
+
 static mote_status run_step(struct mote_forward *forward, struct mote_turn *turn, const struct step *step)
 {
     struct mote_row_lists *lists = mote_forward_lists(forward);
@@ -141,15 +163,20 @@ static mote_status run_step(struct mote_forward *forward, struct mote_turn *turn
         for (int32_t i = 0; i < span->n_row; i++) {
             lists->token[span->row + i] = of->ids[of->done + i];
             int is_last = ends && i == span->n_row - 1;
-            if (!of->all_logits && !is_last) continue;
+            if (!of->all_logits && !of->each && !is_last) continue;
             lists->want[n_want] = span->row + i;
-            lists->logits[n_want++] =
-                of->all_logits ? of->all_logits + (of->done + i) * n_vocab : of->session->logits;
+            lists->logits[n_want++] = of->all_logits ? of->all_logits + (of->done + i) * n_vocab
+                                      : of->each     ? NULL
+                                                     : of->session->logits;
         }
     }
     struct mote_batch batch = {
         .n_row = step->n_row, .token = lists->token, .n_span = step->n_span, .span = step->span};
-    TRY(mote_forward_step(forward, &batch, lists->want, n_want, lists->logits));
+    struct looker looker = {turn, step};
+    mote_forward_each(forward, look, &looker);
+    mote_status status = mote_forward_step(forward, &batch, lists->want, n_want, lists->logits);
+    mote_forward_each(forward, NULL, NULL);
+    TRY(status);
     for (int32_t s = 0; s < step->n_span; s++) {
         struct mote_turn *of = &turn[step->turn[s]];
         struct mote_timeline *t = of->session;
@@ -191,6 +218,13 @@ mote_status mote_timeline_eval_many(struct mote_turn *turn, int64_t n_turn)
 mote_status mote_timeline_eval(struct mote_timeline *t, const int32_t *ids, int64_t n)
 {
     struct mote_turn turn = {.session = t, .ids = ids, .n = n};
+    return mote_timeline_eval_many(&turn, 1);
+}
+
+mote_status mote_timeline_eval_each(struct mote_timeline *t, const int32_t *ids, int64_t n,
+                                    mote_position_fn *each, void *context)
+{
+    struct mote_turn turn = {.session = t, .ids = ids, .n = n, .each = each, .each_context = context};
     return mote_timeline_eval_many(&turn, 1);
 }
 

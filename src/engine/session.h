@@ -20,6 +20,7 @@ mote_status mote_timeline_create(struct mote_forward *forward, const struct mote
 void mote_timeline_destroy(struct mote_timeline *session); /* NULL is fine */
 
 int64_t mote_timeline_n_ctx(const struct mote_timeline *session);
+int64_t mote_timeline_n_vocab(const struct mote_timeline *session);
 int64_t mote_timeline_n_token(const struct mote_timeline *session);
 const int32_t *mote_timeline_tokens(const struct mote_timeline *session); /* [n_token] */
 /* Logits [n_vocab] after the last token evaluated with logits kept; NULL before the first eval and after
@@ -32,6 +33,11 @@ const float *mote_timeline_logits(const struct mote_timeline *session);
  */
 mote_status mote_timeline_eval(struct mote_timeline *session, const int32_t *ids, int64_t n);
 
+typedef void mote_position_fn(void *context, int64_t i, const float *logits); /* after ids[i] */
+/* The same, with `each` called for every position (what does not fit memory at once can be looked at). */
+mote_status mote_timeline_eval_each(struct mote_timeline *session, const int32_t *ids, int64_t n,
+                                    mote_position_fn *each, void *context);
+
 /* The same with the logits of every one of the n positions: all_logits [n][n_vocab], the caller's. */
 mote_status mote_timeline_eval_all(struct mote_timeline *session, const int32_t *ids, int64_t n,
                                    float *all_logits);
@@ -42,8 +48,10 @@ struct mote_turn {
     struct mote_timeline *session;
     const int32_t *ids;
     int64_t n;
-    float *all_logits; /* [n][n_vocab] or NULL: the last position's only, in the session */
-    int64_t done;      /* set by the call: ids evaluated */
+    float *all_logits;      /* [n][n_vocab] or NULL: the last position's only, in the session */
+    mote_position_fn *each; /* called for every position, in order, instead of keeping all; or NULL */
+    void *each_context;
+    int64_t done; /* set by the call: ids evaluated */
 };
 mote_status mote_timeline_eval_many(struct mote_turn *turn, int64_t n_turn);
 

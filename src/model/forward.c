@@ -30,6 +30,9 @@ struct mote_forward {
     float *hidden, *shared;  /* taps: [max_row][n_used][n_ff_expert], [max_row][n_ff_shared] */
     /* host memory */
     struct mote_row_lists lists; /* [max_row] */
+    mote_row_fn *each;
+    void *each_context;
+    float *each_logits; /* [n_vocab] */
     mote_tap_fn *tap;
     void *tap_context;
     float *tap_data; /* what a tap shows */
@@ -97,7 +100,8 @@ static mote_status prepare(struct mote_forward *f, const struct mote_network *ne
     FAIL_IF(f->can_tap &&
                 (!mote_mul_size((size_t)f->max_row, (size_t)widest(network), &tap) || tap > SIZE_MAX / 8),
             MOTE_ARGUMENT, "taps for %lld rows are more than an address space", (long long)f->max_row);
-    *tables = sizeof *f + list_bytes(f->max_row) + tap * sizeof(float) +
+    *tables = sizeof *f + list_bytes(f->max_row) + (size_t)network->hyper.n_vocab * sizeof(float) +
+              tap * sizeof(float) +
               (f->can_tap ? (size_t)f->max_row * (size_t)(network->hyper.n_used + 1) * sizeof(int32_t) : 0);
     return MOTE_OK;
 }
@@ -126,6 +130,9 @@ mote_status mote_forward_create(const struct mote_network *network, struct mote_
              fail);
     f->lists.token = (int32_t *)(void *)(f->lists.logits + f->max_row);
     f->lists.want = f->lists.token + f->max_row;
+    TRY_GOTO(mote_mem_calloc(budget, MOTE_MEM_TABLES, (size_t)network->hyper.n_vocab, sizeof(float),
+                             &f->each_logits),
+             status, fail);
     if (f->can_tap) {
         size_t width = (size_t)widest(network), ids = (size_t)network->hyper.n_used + 1;
         TRY_GOTO(
@@ -147,6 +154,7 @@ void mote_forward_destroy(struct mote_forward *f)
     if (!f) return;
     if (f->memory) f->backend->ops->free(f->backend, f->memory);
     mote_mem_free(f->lists.logits);
+    mote_mem_free(f->each_logits);
     mote_mem_free(f->tap_data);
     mote_mem_free(f->tap_ids);
     mote_mem_free(f);
@@ -178,6 +186,12 @@ mote_status mote_forward_tap(struct mote_forward *forward, mote_tap_fn *fn, void
     forward->tap = fn;
     forward->tap_context = context;
     return MOTE_OK;
+}
+
+void mote_forward_each(struct mote_forward *forward, mote_row_fn *fn, void *context)
+{
+    forward->each = fn;
+    forward->each_context = context;
 }
 
 void mote_forward_cancel(struct mote_forward *forward, const volatile int *flag)
@@ -326,9 +340,11 @@ static mote_status output_block(struct mote_forward *f, const int32_t *want, int
                                   .n_out = 1,
                                   .out = {{&network->output, f->logits, n_vocab, NULL}}};
         TRY(ops->linear(f->backend, &out));
-        for (int64_t j = 0; j < n; j++)
-            TRY(ops->download(f->backend, logits[at + j], f->logits + j * n_vocab,
-                              (size_t)n_vocab * sizeof(float)));
+        for (int64_t j = 0; j < n; j++) {
+            float *to = logits[at + j] ? logits[at + j] : f->each_logits;
+            TRY(ops->download(f->backend, to, f->logits + j * n_vocab, (size_t)n_vocab * sizeof *to));
+            if (!logits[at + j]) f->each(f->each_context, want[at + j], to);
+        }
     }
     return MOTE_OK;
 }
@@ -343,6 +359,8 @@ mote_status mote_forward_step(struct mote_forward *f, const struct mote_batch *b
     for (int64_t j = 0; j < n_want; j++)
         FAIL_IF(want[j] < 0 || want[j] >= n, MOTE_ARGUMENT, "step: logits of row %d wanted, there are %lld",
                 want[j], (long long)n);
+    for (int64_t j = 0; j < n_want; j++)
+        FAIL_IF(!logits[j] && !f->each, MOTE_ARGUMENT, "step: no place for the logits of row %d", want[j]);
     TRY(ops->begin(f->backend, batch));
     TRY(ops->embed(f->backend, &f->network->embedding, f->x));
     TRY(show(f, -1, "embed", f->x, n, f->network->hyper.d_model, 0));

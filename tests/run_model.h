@@ -1,0 +1,96 @@
+/* run_model.h: for tests: a model opened, placed and ready to step, and taken down again. */
+#ifndef MOTE_TESTS_RUN_MODEL_H
+#define MOTE_TESTS_RUN_MODEL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/session.h"
+#include "file/catalogue.h"
+
+#define FABLE "../shared/models/fable"
+#define FABLE_TERNARY "../shared/models/fable-ternary"
+
+struct run_options {
+    int act_f32, n_thread, moe_unfused, taps;
+    int64_t max_row;
+    size_t budget;
+};
+
+struct run {
+    struct mote_budget *budget;
+    struct mote_catalogue *catalogue;
+    struct mote_network *network;
+    struct mote_backend *backend;
+    struct mote_forward *forward;
+};
+
+static inline void run_close(struct run *run)
+{
+    mote_forward_destroy(run->forward);
+    mote_network_close(run->network);
+    if (run->backend) run->backend->ops->destroy(run->backend);
+    mote_catalogue_close(run->catalogue);
+    mote_budget_destroy(run->budget);
+    *run = (struct run){0};
+}
+
+static inline mote_status run_try_open(const char *path, const struct run_options *o, struct run *run)
+{
+    *run = (struct run){0};
+    int64_t max_row = o->max_row ? o->max_row : 512;
+    TRY(mote_budget_create(o->budget, &run->budget));
+    TRY(mote_catalogue_open(path, run->budget, &run->catalogue));
+    struct mote_network_options network = {.act_f32 = o->act_f32};
+    TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
+    struct mote_backend_options backend = {.n_thread = o->n_thread, .moe_unfused = o->moe_unfused};
+    struct mote_backend_limits limits = run->network->limits;
+    limits.max_row = max_row;
+    TRY(mote_backend_cpu.create(&backend, &limits, run->budget, &run->backend));
+    TRY(mote_network_place(run->network, run->backend));
+    struct mote_forward_options forward = {.max_row = max_row, .taps = o->taps};
+    return mote_forward_create(run->network, run->backend, &forward, &run->forward);
+}
+
+static inline void run_open(const char *path, const struct run_options *o, struct run *run)
+{
+    if (run_try_open(path, o, run) != MOTE_OK) fail_msg("%s: %s", path, mote_error());
+}
+
+static inline struct mote_timeline *run_session(struct run *run, int64_t n_ctx, enum mote_kv_type kv_type)
+{
+    struct mote_timeline_options options = {.n_ctx = n_ctx, .kv_type = kv_type};
+    struct mote_timeline *session;
+    if (mote_timeline_create(run->forward, &options, &session) != MOTE_OK) fail_msg("%s", mote_error());
+    return session;
+}
+
+#define must(call)                                                                      \
+    do {                                                                                \
+        if ((call) != MOTE_OK) fail_msg("%s:%d: %s", __FILE__, __LINE__, mote_error()); \
+    } while (0)
+
+/* The call fails with that status and its message holds `text`. */
+#define must_fail(call, expected, text)                                                                   \
+    do {                                                                                                  \
+        mote_status status_ = (call);                                                                     \
+        if (status_ != (expected) || !strstr(mote_error(), (text)))                                       \
+            fail_msg("%s:%d: status %d, message \"%s\"", __FILE__, __LINE__, (int)status_, mote_error()); \
+    } while (0)
+
+#define need_shared()                                                  \
+    do {                                                               \
+        if (access(FABLE "/config.json", R_OK)) {                      \
+            print_message("../shared/models is not there: skipped\n"); \
+            skip();                                                    \
+        }                                                              \
+    } while (0)
+
+#endif
