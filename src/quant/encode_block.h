@@ -78,7 +78,7 @@ struct mote_iq_scratch {
     f32x8 grid[8][32];     /* [element][entry] */
     f32x8 square[8][32];   /* grid squared */
     f32x8 norm[32];        /* [entry]: sum of squares */
-    f32x8 along[64][32];   /* [group][entry]: sum w |x| g */
+    f32x8 along[64][32];   /* [group][entry]: 2 sum w |x| g */
     f32x8 flipped[64][32]; /* the same with the cheapest sign flipped; groups of the wrong parity only */
     f32x8 energy[64][32];  /* sum w g^2; unused without importance (norm is it) */
 };
@@ -130,6 +130,15 @@ MOTE_INLINE f32x8 vec_abs(f32x8 x)
 MOTE_INLINE f32x8 vec_round(f32x8 x)
 {
     return (x + 12582912.0f) - 12582912.0f;
+}
+
+/* Nearest integer, halves away from zero, for |x| < 2^22. */
+MOTE_INLINE f32x8 vec_round_away(f32x8 x)
+{
+    f32x8 magnitude = vec_abs(x);
+    f32x8 whole = __builtin_convertvector(__builtin_convertvector(magnitude, i32x8), f32x8);
+    whole += (f32x8)((magnitude - whole >= 0.5f) & (i32x8)vec_splat(1));
+    return (f32x8)((i32x8)whole | ((i32x8)x & (int32_t)0x80000000));
 }
 
 MOTE_INLINE float round_even(float x)

@@ -2,7 +2,7 @@
  *
  * Two searches cover all six: fit_scales (x ~ d * sc * q) and fit_scales_min (x ~ d * sc * q - dmin * mc).
  * Both first fit every sub-block on its own, then take turns: for given halves, each sub-block tries the
- * integer scales around its own fit with the codes they lead to; for given codes, the halves have a closed
+ * integer scales around its own fit (n_near batches of 8) with the codes they lead to; for given codes, the halves have a closed
  * form. The error that is minimised is sum w (x - x')^2 with the rounded halves, that is, what decoding will
  * give.
  */
@@ -10,7 +10,7 @@
 
 #include "quant/encode_fit.h"
 
-#define N_ROUND 3
+#define K_ROUND 3
 
 /* x ~ d * sc[k] * q for n_sub sub-blocks. */
 struct scaled {
@@ -21,7 +21,7 @@ struct scaled {
 
 MOTE_INLINE void fit_scales(const struct block *b, enum levels levels, int n_sub, float lo, float hi,
                             float scale_lo, float scale_hi, float from, float to, int n_batch, int both_signs,
-                            struct scaled *out)
+                            int n_near, struct scaled *out)
 {
     const int size = 256 / n_sub;
     float ideal[16], extreme = 0;
@@ -33,26 +33,35 @@ MOTE_INLINE void fit_scales(const struct block *b, enum levels levels, int n_sub
     *out = (struct scaled){0};
     const f32x8 ramp = {-3, -2, -1, 0, 1, 2, 3, 4};
     float next = extreme / scale_lo, best_error = 0;
-    for (int round = 0; round < N_ROUND; round++) {
+    for (int round = 0; round < K_ROUND; round++) {
         struct scaled now = {0};
         now.d_bits = block_scale(b, next, &now.d);
         if (now.d == 0) break;
         float error = 0, cross = 0, square = 0;
         for (int k = 0; k < n_sub; k++) {
             float middle = round_even(clampf(ideal[k] / now.d, scale_lo, scale_hi));
-            f32x8 scale = vec_min(vec_max(middle + ramp, vec_splat(scale_lo)), vec_splat(scale_hi));
-            f32x8 step = scale * now.d, zero = vec_splat(0);
-            i32x8 is_zero = step == zero;
-            f32x8 inverse = vec_select(is_zero, zero, 1.0f / vec_select(is_zero, vec_splat(1), step));
-            struct fit_sums sums = fit_sums(levels, b->x + k * size, b->w + k * size, size, inverse, lo, hi);
-            f32x8 price = step * (step * sums.square - 2 * sums.cross);
-            int best = 0;
-            for (int j = 1; j < 8; j++)
-                if (price[j] < price[best]) best = j;
-            now.scale[k] = (int8_t)scale[best];
-            error += price[best];
-            cross += scale[best] * sums.cross[best];
-            square += scale[best] * scale[best] * sums.square[best];
+            float best_price = 0, best_scale = 0, best_cross = 0, best_square = 0;
+            for (int near = 0; near < n_near; near++) {
+                f32x8 scale = middle + ramp + (float)(8 * near - 4 * (n_near - 1));
+                scale = vec_min(vec_max(scale, vec_splat(scale_lo)), vec_splat(scale_hi));
+                f32x8 step = scale * now.d, zero = vec_splat(0);
+                i32x8 is_zero = step == zero;
+                f32x8 inverse = vec_select(is_zero, zero, 1.0f / vec_select(is_zero, vec_splat(1), step));
+                struct fit_sums sums =
+                    fit_sums(levels, b->x + k * size, b->w + k * size, size, inverse, lo, hi);
+                f32x8 price = step * (step * sums.square - 2 * sums.cross);
+                for (int j = 0; j < 8; j++) {
+                    if ((near || j) && price[j] >= best_price) continue;
+                    best_price = price[j];
+                    best_scale = scale[j];
+                    best_cross = sums.cross[j];
+                    best_square = sums.square[j];
+                }
+            }
+            now.scale[k] = (int8_t)best_scale;
+            error += best_price;
+            cross += best_scale * best_cross;
+            square += best_scale * best_scale * best_square;
         }
         if (out->d == 0 || error < best_error) {
             *out = now;
@@ -90,7 +99,7 @@ MOTE_INLINE void fit_scales_min(const struct block *b, int n_sub, float hi, floa
     static const f32x8 by_min[2] = {{0, 0, 0, 1, -1, 1, -1, 1}, {-1, 1, 0, 0, 2, -1, 1, 2}};
     float next = largest / scale_hi, next_min = largest_min / scale_hi, best_error = 0;
     int have = 0;
-    for (int round = 0; round < N_ROUND; round++) {
+    for (int round = 0; round < K_ROUND; round++) {
         struct scaled_min now = {0};
         now.d_bits = block_scale(b, next, &now.d);
         now.dmin_bits = block_scale(b, next_min, &now.dmin);
@@ -265,7 +274,7 @@ void MOTE_TIER(mote_encode_row_q3_k)(const float *x, const float *v, int64_t n, 
         memset(out, 0, 110);
         block_load(&b, x, v, 256);
         if (b.unit == 0) continue;
-        fit_scales(&b, LEVELS_INTEGER, 16, -4, 3, -32, 31, 2.6f, 5.2f, 2, 1, &fit);
+        fit_scales(&b, LEVELS_INTEGER, 16, -4, 3, -32, 31, 2.6f, 5.2f, 2, 1, 1, &fit);
         codes_scaled(&b, LEVELS_INTEGER, &fit, 16, -4, 3, q);
         for (int k = 0; k < 8; k++)
             for (int r = 0; r < 32; r++) out[r] = (uint8_t)(out[r] | (q[32 * k + r] >> 2) << k);
@@ -289,7 +298,7 @@ void MOTE_TIER(mote_encode_row_q6_k)(const float *x, const float *v, int64_t n, 
         memset(out, 0, 210);
         block_load(&b, x, v, 256);
         if (b.unit == 0) continue;
-        fit_scales(&b, LEVELS_INTEGER, 16, -32, 31, -128, 127, 30.5f, 33.5f, 2, 0, &fit);
+        fit_scales(&b, LEVELS_INTEGER, 16, -32, 31, -128, 127, 30.5f, 33.5f, 1, 0, 2, &fit);
         codes_scaled(&b, LEVELS_INTEGER, &fit, 16, -32, 31, q);
         for (int h = 0; h < 2; h++)
             for (int r = 0; r < 64; r++) {
@@ -317,7 +326,7 @@ void MOTE_TIER(mote_encode_row_iq4_xs)(const float *x, const float *v, int64_t n
         memset(out, 0, 136);
         block_load(&b, x, v, 256);
         if (b.unit == 0) continue;
-        fit_scales(&b, LEVELS_IQ4, 8, 0, 0, -32, 31, 100, 160, 1, 1, &fit);
+        fit_scales(&b, LEVELS_IQ4, 8, 0, 0, -32, 31, 100, 160, 1, 1, 1, &fit);
         codes_scaled(&b, LEVELS_IQ4, &fit, 8, 0, 0, q);
         store_u16(out, fit.d_bits);
         unsigned high = 0;

@@ -146,11 +146,10 @@ void MOTE_TIER(mote_encode_row_q8_0)(const float *x, const float *v, int64_t n, 
     for (; n > 0; n -= 32, x += 32, out += 34) {
         float d = clampf(abs_max(x, 32) / 127, 0, 65504), inverse = inverse_or_zero(d);
         store_u16(out, f16_clamped(d));
-        for (int i = 0; i < 32; i++) { /* halves away from zero */
-            float y = clampf(x[i] * inverse, -127, 127), magnitude = y < 0 ? -y : y;
-            int whole = (int)magnitude;
-            whole += magnitude - (float)whole >= 0.5f;
-            out[2 + i] = (uint8_t)(int8_t)(y < 0 ? -whole : whole);
+        for (int i = 0; i < 32; i += 8) {
+            f32x8 y = vec_min(vec_max(vec_load(x + i) * inverse, vec_splat(-127)), vec_splat(127));
+            i32x8 code = __builtin_convertvector(vec_round_away(y), i32x8);
+            for (int j = 0; j < 8; j++) out[2 + i + j] = (uint8_t)code[j];
         }
     }
 }

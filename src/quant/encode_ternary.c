@@ -7,15 +7,6 @@
  */
 #include "quant/encode_block.h"
 
-/* Halves away from zero, for |y| < 2^22. */
-MOTE_INLINE int round_away(float y)
-{
-    float magnitude = y < 0 ? -y : y;
-    int whole = (int)magnitude;
-    whole += magnitude - (float)whole >= 0.5f;
-    return y < 0 ? -whole : whole;
-}
-
 /* The scale d > 0 and codes {-1, 0, 1} that minimise sum w (x - d t)^2 do the following: t is the sign of x
  * where |x| > d/2, d the weighted mean of |x| there. That is a fixed point; from several starts the best one
  * is kept. */
@@ -57,9 +48,11 @@ MOTE_INLINE uint16_t ternary(const float *x, const float *v, int n, int top, uin
     }
     if (d > 65504) d = 65504;
     float inverse = inverse_or_zero(d);
-    for (int i = 0; i < n; i++) {
-        int code = round_away(clampf(x[i] * inverse, -1, 2)) + 1;
-        q[i] = (uint8_t)(code > top ? top : code);
+    for (int i = 0; i < n; i += 8) {
+        f32x8 y = vec_min(vec_max(vec_load(x + i) * inverse, vec_splat(-1)), vec_splat(2));
+        f32x8 code = vec_min(vec_round_away(y) + 1, vec_splat((float)top));
+        i32x8 whole = __builtin_convertvector(code, i32x8);
+        for (int j = 0; j < 8; j++) q[i + j] = (uint8_t)whole[j];
     }
     return f16_clamped(d);
 }
