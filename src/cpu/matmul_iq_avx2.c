@@ -1,0 +1,436 @@
+/* matmul_iq_avx2.c: the IQ formats on AVX2: how each one's 256 columns unpack. See tile_avx2.h.
+ *
+ * One idea: whatever a format's bit fields, a block becomes 16-bit indices into its code book, one sign byte per 8
+ * columns (bit j: column j is negative) and integer scales, by whole-block vector steps; what is left per 32
+ * columns is the same few instructions for all: fetch entries, spread sign bits, apply.
+ *
+ * Codes are offset by the book's largest magnitude, so that they are unsigned: w = d * scale * (code - OFFSET).
+ * Bounds (16-bit pairs <= 32512): IQ3_XXS has the largest code, 2 * 124 * 127 = 31496; IQ4 codes are signed.
+ */
+#include "cpu/kernel.h"
+
+#if defined(__AVX2__)
+
+#include "cpu/tile_avx2.h"
+#include "quant/iq_grid.h"
+
+MOTE_INLINE const uint8_t *block_256(const struct mote_matrix *w, int64_t row, int64_t col, int bytes)
+{
+    return w->data + (size_t)row * w->row_bytes + (size_t)(col / 256) * (size_t)bytes;
+}
+
+/* ---- signs ---- */
+
+/* 7-bit sign codes, one in each byte's low bits (bit 7 is ignored) -> sign bytes: bit 7 makes the number of ones
+ * even, as mote_sign_mask does. */
+MOTE_INLINE __m256i sign_parity(__m256i code)
+{
+    const __m256i odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
+    code = _mm256_and_si256(code, _mm256_set1_epi8(0x7F));
+    __m256i high = _mm256_and_si256(_mm256_srli_epi16(code, 4), _mm256_set1_epi8(15));
+    __m256i parity = _mm256_xor_si256(_mm256_shuffle_epi8(odd, code), _mm256_shuffle_epi8(odd, high));
+    return _mm256_xor_si256(code, parity);
+}
+
+/* Words that hold 4 sign codes in their low 28 bits -> 4 sign bytes each. */
+MOTE_INLINE __m256i sign_words(__m256i x)
+{
+    __m256i pairs = _mm256_blend_epi16(x, _mm256_slli_epi32(x, 2), 0xAA); /* 14 bits in each half */
+    __m256i high = _mm256_add_epi16(pairs, pairs);
+    return sign_parity(_mm256_blendv_epi8(pairs, high, _mm256_set1_epi16((short)0xFF00)));
+}
+
+/* Sign bytes 4 i .. 4 i + 3 of each half (both halves are alike) -> 32 bytes, negative where the sign bit is set,
+ * else positive, never 0: for pshufb's partner psignb. 127 plus a single bit wraps to a negative number. */
+MOTE_INLINE __m256i sign_spread(__m256i signs, int i)
+{
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
+                                  3, 3, 3, 3, 3, 3, 3);
+    __m256i byte = _mm256_shuffle_epi8(signs, _mm256_add_epi8(at, _mm256_set1_epi8((char)(4 * i))));
+    return _mm256_add_epi8(_mm256_and_si256(byte, bit), _mm256_set1_epi8(127));
+}
+
+/* Sign bytes in column order: of columns 0-127 to both halves of half[0], of columns 128-255 to half[1]. */
+MOTE_INLINE void sign_halves(__m256i signs, __m256i half[2])
+{
+    half[0] = _mm256_permute4x64_epi64(signs, 0x44);
+    half[1] = _mm256_permute4x64_epi64(signs, 0xEE);
+}
+
+/* The same for the order that interleaving two vectors by halves leaves: 32-column groups 0 1 4 5 2 3 6 7. */
+MOTE_INLINE void sign_halves_interleaved(__m256i signs, __m256i half[2])
+{
+    half[0] = _mm256_permute4x64_epi64(signs, 0x88);
+    half[1] = _mm256_permute4x64_epi64(signs, 0xDD);
+}
+
+/* ---- entries of code books ---- */
+
+/* 32 columns: 4 entries of 8. */
+MOTE_INLINE __m256i entries_of_8(const uint64_t *book, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    __m128d low = _mm_load_sd((const double *)(const void *)(book + a));
+    __m128d high = _mm_load_sd((const double *)(const void *)(book + c));
+    low = _mm_loadh_pd(low, (const double *)(const void *)(book + b));
+    high = _mm_loadh_pd(high, (const double *)(const void *)(book + d));
+    return _mm256_castpd_si256(_mm256_insertf128_pd(_mm256_castpd128_pd256(low), high, 1));
+}
+
+MOTE_INLINE __m128i entries_of_4(const uint32_t *book, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    __m128i v = _mm_cvtsi32_si128((int)book[a]);
+    v = _mm_insert_epi32(v, (int)book[b], 1);
+    v = _mm_insert_epi32(v, (int)book[c], 2);
+    return _mm_insert_epi32(v, (int)book[d], 3);
+}
+
+/* 32 columns: 8 entries of 4. */
+#define ENTRIES_OF_4(book, index)                                                         \
+    _mm256_setr_m128i(entries_of_4(book, (index)[0], (index)[1], (index)[2], (index)[3]), \
+                      entries_of_4(book, (index)[4], (index)[5], (index)[6], (index)[7]))
+#define ENTRIES_OF_8(book, index) entries_of_8(book, (index)[0], (index)[1], (index)[2], (index)[3])
+
+MOTE_INLINE __m256i signed_code(__m256i magnitude, __m256i sign, int offset)
+{
+    return _mm256_add_epi8(_mm256_sign_epi8(magnitude, sign), _mm256_set1_epi8((char)offset));
+}
+
+/* ---- scales ---- */
+
+/* 2 v + 1 in 16-bit lanes. */
+MOTE_INLINE __m256i odd_scale(__m256i v)
+{
+    return _mm256_or_si256(_mm256_add_epi16(v, v), _mm256_set1_epi16(1));
+}
+
+/* 8 scales of 32 columns, in 32-bit lanes of at most 16 bits: to both halves of the tile's scales, and times
+ * `offset` to its biases. */
+MOTE_INLINE void scales_per_32(__m256i scale, int offset, struct mote_tile256 *t)
+{
+    __m256i twice = _mm256_or_si256(scale, _mm256_slli_epi32(scale, 16));
+    t->bias = _mm256_mullo_epi16(twice, _mm256_set1_epi16((short)offset));
+    t->scale = _mm256_permute4x64_epi64(_mm256_packus_epi32(scale, scale), 0x88);
+}
+
+/* 16 nibbles, low first, one for 16 columns: scale 2 n + 1 (IQ2_XS, IQ2_S). */
+MOTE_INLINE void scales_of_nibbles(const uint8_t *nibbles, int offset, struct mote_tile256 *t)
+{
+    __m128i v = _mm_loadl_epi64((const __m128i *)(const void *)nibbles);
+    __m128i low = _mm_and_si128(v, _mm_set1_epi8(15));
+    __m128i high = _mm_and_si128(_mm_srli_epi16(v, 4), _mm_set1_epi8(15));
+    t->scale = odd_scale(_mm256_cvtepu8_epi16(_mm_unpacklo_epi64(low, high)));
+    __m256i in_order = odd_scale(_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high)));
+    t->bias = _mm256_mullo_epi16(in_order, _mm256_set1_epi16((short)offset));
+}
+
+/* ---- books of 8 magnitudes: 8, 25, 43 ---- */
+
+/* 66 bytes: f16 d, 8 x (index[4], u32: 4 sign codes, scale in the top 4 bits); w = d/8 (2 scale + 1) magnitude */
+MOTE_INLINE void tile_iq2_xxs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 66);
+    __m256 low = _mm256_castsi256_ps(mote_load_256(b + 2)), high = _mm256_castsi256_ps(mote_load_256(b + 34));
+    __m256i x = _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xDD)); /* words 0 1 4 5 2 3 6 7 */
+    __m256i half[2];
+    sign_halves_interleaved(sign_words(x), half);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i g = ENTRIES_OF_8(mote_iq2xxs_grid, b + 2 + 8 * k);
+        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 43);
+    }
+    __m256i scale = _mm256_or_si256(_mm256_srli_epi32(x, 27), _mm256_set1_epi32(1)); /* 2 (x >> 28) + 1 */
+    scales_per_32(_mm256_permute4x64_epi64(scale, 0xD8), 43, t);
+    t->d = mote_f16_load(b) * 0.125f;
+}
+
+#define TILE_NAME iq2_xxs
+#define TILE_GROUP 32
+#define TILE_MAX_CODE 86
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* 74 bytes: f16 d, u16[32]: index in 9 bits, sign code in 7; nibbles[8]: scales per 16 */
+MOTE_INLINE void tile_iq2_xs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 74);
+    __m256i low = mote_load_256(b + 2), high = mote_load_256(b + 34), half[2];
+    _Alignas(32) uint16_t index[32];
+    mote_store_256(index, _mm256_and_si256(low, _mm256_set1_epi16(511)));
+    mote_store_256(index + 16, _mm256_and_si256(high, _mm256_set1_epi16(511)));
+    __m256i code = _mm256_packus_epi16(_mm256_srli_epi16(low, 9), _mm256_srli_epi16(high, 9));
+    sign_halves_interleaved(sign_parity(code), half);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i g = ENTRIES_OF_8(mote_iq2xs_grid, index + 4 * k);
+        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 43);
+    }
+    scales_of_nibbles(b + 66, 43, t);
+    t->d = mote_f16_load(b) * 0.125f;
+}
+
+#define TILE_NAME iq2_xs
+#define TILE_GROUP 16
+#define TILE_MAX_CODE 86
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* 82 bytes: f16 d, low index bytes[32], sign bytes[32], two more index bits each [8], nibbles[8]: scales per 16 */
+MOTE_INLINE void tile_iq2_s(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 82);
+    _Alignas(32) uint16_t index[32];
+    __m256i more = _mm256_set1_epi64x((long long)mote_load_u64(b + 66));
+    const int z = -128; /* pshufb: zero */
+    __m256i at = _mm256_setr_epi8(0, z, 0, z, 0, z, 0, z, 1, z, 1, z, 1, z, 1, z, 2, z, 2, z, 2, z, 2, z, 3,
+                                  z, 3, z, 3, z, 3, z);
+    MOTE_UNROLL for (int h = 0; h < 2; h++)
+    {
+        __m256i bits = _mm256_shuffle_epi8(more, _mm256_add_epi8(at, _mm256_set1_epi16((short)(4 * h))));
+        bits =
+            _mm256_mullo_epi16(bits, _mm256_set1_epi64x(0x0004001000400100)); /* pair l of 4 to bits 8, 9 */
+        bits = _mm256_and_si256(bits, _mm256_set1_epi16(0x300));
+        __m256i low = _mm256_cvtepu8_epi16(mote_load_128(b + 2 + 16 * h));
+        mote_store_256(index + 16 * h, _mm256_or_si256(low, bits));
+    }
+    __m256i half[2];
+    sign_halves(mote_load_256(b + 34), half);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i g = ENTRIES_OF_8(mote_iq2s_grid, index + 4 * k);
+        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 43);
+    }
+    scales_of_nibbles(b + 74, 43, t);
+    t->d = mote_f16_load(b) * 0.125f;
+}
+
+#define TILE_NAME iq2_s
+#define TILE_GROUP 16
+#define TILE_MAX_CODE 86
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* ---- books of 4 magnitudes ---- */
+
+/* 98 bytes: f16 d, index[64], 8 x u32: 4 sign codes, scale in the top 4 bits; w = d/4 (2 scale + 1) magnitude */
+MOTE_INLINE void tile_iq3_xxs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 98);
+    __m256i x = mote_load_256(b + 66), half[2];
+    sign_halves(sign_words(x), half);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        const uint8_t *index = b + 2 + 8 * k;
+        __m256i g = ENTRIES_OF_4(mote_iq3xxs_grid, index);
+        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 62);
+    }
+    scales_per_32(_mm256_or_si256(_mm256_srli_epi32(x, 27), _mm256_set1_epi32(1)), 62, t);
+    t->d = mote_f16_load(b) * 0.25f;
+}
+
+#define TILE_NAME iq3_xxs
+#define TILE_GROUP 32
+#define TILE_MAX_CODE 124
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* 110 bytes: f16 d, low index bytes[64], ninth index bits[8], sign bytes[32], nibbles[4]: scales per 32;
+ * w = d (2 scale + 1) magnitude */
+MOTE_INLINE void tile_iq3_s(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 110);
+    _Alignas(32) uint16_t index[64];
+    __m256i more = _mm256_set1_epi64x((long long)mote_load_u64(b + 66));
+    const int z = -128;
+    __m256i at = _mm256_setr_epi8(0, z, 0, z, 0, z, 0, z, 0, z, 0, z, 0, z, 0, z, 1, z, 1, z, 1, z, 1, z, 1,
+                                  z, 1, z, 1, z, 1, z);
+    const __m256i to_bit_8 = _mm256_broadcastsi128_si256(_mm_setr_epi16(256, 128, 64, 32, 16, 8, 4, 2));
+    MOTE_UNROLL for (int h = 0; h < 4; h++)
+    {
+        __m256i bits = _mm256_shuffle_epi8(more, _mm256_add_epi8(at, _mm256_set1_epi16((short)(2 * h))));
+        bits = _mm256_and_si256(_mm256_mullo_epi16(bits, to_bit_8), _mm256_set1_epi16(256));
+        __m256i low = _mm256_cvtepu8_epi16(mote_load_128(b + 2 + 16 * h));
+        mote_store_256(index + 16 * h, _mm256_or_si256(low, bits));
+    }
+    __m256i half[2];
+    sign_halves(mote_load_256(b + 74), half);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i g = ENTRIES_OF_4(mote_iq3s_grid, index + 8 * k);
+        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 15);
+    }
+    __m256i nibbles = _mm256_set1_epi32((int)mote_load_u32(b + 106));
+    nibbles = _mm256_srlv_epi32(nibbles, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
+    scales_per_32(_mm256_or_si256(_mm256_add_epi32(nibbles, nibbles), _mm256_set1_epi32(1)), 15, t);
+    t->d = mote_f16_load(b);
+}
+
+#define TILE_NAME iq3_s
+#define TILE_GROUP 32
+#define TILE_MAX_CODE 30
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* ---- the book of ternary digits: -1, 0, 1, and a shift of an eighth ---- */
+
+/* 50 bytes: f16 d, low index bytes[32], u16[8]: 4 x 3 more index bits, 3 bits of scale, 1: the shift is negative.
+ * Code 0..2: w = d/8 (2 scale + 1) (8 code - 8 +- 1) */
+MOTE_INLINE void tile_iq1_s(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 50);
+    _Alignas(32) uint16_t index[32];
+    __m128i word = mote_load_128(b + 34);
+    __m256i at = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5, 6,
+                                  7, 6, 7, 6, 7, 6, 7);
+    MOTE_UNROLL for (int h = 0; h < 2; h++)
+    {
+        __m256i bits = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(word),
+                                           _mm256_add_epi8(at, _mm256_set1_epi8((char)(8 * h))));
+        bits = _mm256_mullo_epi16(bits, _mm256_set1_epi64x(0x0001000800400200)); /* 3 bits to bit 9 */
+        bits = _mm256_srli_epi16(_mm256_and_si256(bits, _mm256_set1_epi16(0xE00)), 1);
+        __m256i low = _mm256_cvtepu8_epi16(mote_load_128(b + 2 + 16 * h));
+        mote_store_256(index + 16 * h, _mm256_or_si256(low, bits));
+    }
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i g = ENTRIES_OF_8(mote_iq1s_grid, index + 4 * k);
+        t->code[k] = _mm256_add_epi8(g, _mm256_set1_epi8(1));
+    }
+    __m128i scale = _mm_and_si128(_mm_srli_epi16(word, 11), _mm_set1_epi16(14));
+    scale = _mm_or_si128(scale, _mm_set1_epi16(1));
+    __m128i eight = _mm_slli_epi16(scale, 3);
+    __m128i bias = _mm_sub_epi16(eight, _mm_sign_epi16(scale, _mm_or_si128(word, _mm_set1_epi16(1))));
+    t->scale = _mm256_broadcastsi128_si256(eight);
+    t->bias = _mm256_setr_m128i(_mm_unpacklo_epi16(bias, bias), _mm_unpackhi_epi16(bias, bias));
+    t->d = mote_f16_load(b) * 0.125f;
+}
+
+#define TILE_NAME iq1_s
+#define TILE_GROUP 32
+#define TILE_MAX_CODE 2
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* 56 bytes: low index bytes[32], nibbles[16]: 3 more index bits, 1: the shift is negative; u16[4]: 4 x 3 bits of
+ * scale per 16, and a quarter of d's bits on top. Code 8 (digit + 1) + 0 or 2: w = d/8 (2 scale + 1) (code - 9) */
+MOTE_INLINE void tile_iq1_m(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 56);
+    _Alignas(32) uint16_t index[32];
+    __m128i v = mote_load_128(b + 32), nibble = _mm_set1_epi8(15);
+    __m128i even = _mm_and_si128(v, nibble), odd = _mm_and_si128(_mm_srli_epi16(v, 4), nibble);
+    __m128i more[2] = {_mm_unpacklo_epi8(even, odd),
+                       _mm_unpackhi_epi8(even, odd)}; /* one byte per 8 columns */
+    MOTE_UNROLL for (int h = 0; h < 2; h++)
+    {
+        __m128i low = mote_load_128(b + 16 * h), high = _mm_and_si128(more[h], _mm_set1_epi8(7));
+        _mm_store_si128((__m128i *)(void *)(index + 16 * h), _mm_unpacklo_epi8(low, high));
+        _mm_store_si128((__m128i *)(void *)(index + 16 * h + 8), _mm_unpackhi_epi8(low, high));
+    }
+    __m256i half[2];
+    MOTE_UNROLL for (int h = 0; h < 2; h++)
+    {
+        __m128i up = _mm_srli_epi16(_mm_andnot_si128(more[h], _mm_set1_epi8(8)), 2);
+        half[h] = _mm256_broadcastsi128_si256(up);
+    }
+    __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
+                                  3, 3, 3, 3, 3, 3, 3);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i g = _mm256_add_epi8(ENTRIES_OF_8(mote_iq1s_grid, index + 4 * k), _mm256_set1_epi8(1));
+        __m256i up =
+            _mm256_shuffle_epi8(half[k / 4], _mm256_add_epi8(at, _mm256_set1_epi8((char)(4 * (k % 4)))));
+        t->code[k] = _mm256_add_epi8(_mm256_slli_epi16(g, 3), up);
+    }
+    uint64_t words = mote_load_u64(b + 48);
+    __m256i sc = _mm256_shuffle_epi8(
+        _mm256_set1_epi64x((long long)words),
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7)));
+    sc = _mm256_mullo_epi16(sc, _mm256_setr_epi16(1 << 13, 1 << 7, 1 << 13, 1 << 7, 1 << 13, 1 << 7, 1 << 13,
+                                                  1 << 7, 1 << 10, 1 << 4, 1 << 10, 1 << 4, 1 << 10, 1 << 4,
+                                                  1 << 10, 1 << 4)); /* 3 bits to the top */
+    t->scale = odd_scale(_mm256_srli_epi16(sc, 13));
+    __m128i first = _mm256_castsi256_si128(t->scale), second = _mm256_extracti128_si256(t->scale, 1);
+    __m256i in_order =
+        _mm256_setr_m128i(_mm_unpacklo_epi16(first, second), _mm_unpackhi_epi16(first, second));
+    t->bias = _mm256_mullo_epi16(in_order, _mm256_set1_epi16(9));
+    t->d = _cvtsh_ss((uint16_t)_pext_u64(words, 0xF000F000F000F000u)) * 0.125f;
+}
+
+#define TILE_NAME iq1_m
+#define TILE_GROUP 16
+#define TILE_MAX_CODE 18
+#define TILE_BIAS 1
+#include "cpu/dot256_avx2.h"
+
+/* ---- the book of 16 single values ---- */
+
+MOTE_INLINE __m256i iq4_values(const uint8_t *nibbles)
+{
+    __m256i book = _mm256_broadcastsi128_si256(mote_load_128(mote_iq4nl_value));
+    return _mm256_shuffle_epi8(book, mote_nibbles(nibbles));
+}
+
+/* 136 bytes: f16 d, u16: 8 x 2 high scale bits, nibbles[4]: low scale bits, nibbles[128]; w = d (scale - 32) value */
+MOTE_INLINE void tile_iq4_xs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+{
+    const uint8_t *b = block_256(w, row, col, 136);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = iq4_values(b + 8 + 16 * k);
+    __m256i low = _mm256_set1_epi32((int)mote_load_u32(b + 4));
+    __m256i high = _mm256_set1_epi32(mote_load_u16(b + 2) << 4);
+    low = _mm256_and_si256(_mm256_srlv_epi32(low, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)),
+                           _mm256_set1_epi32(15));
+    high = _mm256_and_si256(_mm256_srlv_epi32(high, _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14)),
+                            _mm256_set1_epi32(0x30));
+    __m256i scale = _mm256_sub_epi32(_mm256_or_si256(low, high), _mm256_set1_epi32(32));
+    t->scale = _mm256_permute4x64_epi64(_mm256_packs_epi32(scale, scale), 0x88);
+    t->d = mote_f16_load(b);
+}
+
+#define TILE_NAME iq4_xs
+#define TILE_GROUP 32
+#define TILE_MAX_CODE 0
+#define TILE_BIAS 0
+#include "cpu/dot256_avx2.h"
+
+/* 18 bytes per 32: f16 d, nibbles[16]; w = d value */
+MOTE_INLINE void tile_iq4_nl(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+{
+    uint8_t buffer[8 * 18];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 18, buffer);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = iq4_values(b + 18 * k + 2);
+    t->d = mote_load_8_f16(b, 18);
+}
+
+#define TILE_NAME iq4_nl
+#define TILE_MAX_CODE 0
+#define TILE_BIAS 0
+#include "cpu/dot32_avx2.h"
+
+void mote_matmul_iq_avx2_fill(struct mote_cpu_kernels *table)
+{
+#define FILL(act, format, name)                                    \
+    table->dot[MOTE_ACT_##act][MOTE_FORMAT_##format] = dot_##name; \
+    table->gemm[MOTE_ACT_##act][MOTE_FORMAT_##format] = gemm_##name;
+    FILL(I8_256, IQ2_XXS, iq2_xxs)
+    FILL(I8_256, IQ2_XS, iq2_xs)
+    FILL(I8_256, IQ2_S, iq2_s)
+    FILL(I8_256, IQ3_XXS, iq3_xxs)
+    FILL(I8_256, IQ3_S, iq3_s)
+    FILL(I8_256, IQ1_S, iq1_s)
+    FILL(I8_256, IQ1_M, iq1_m)
+    FILL(I8_256, IQ4_XS, iq4_xs)
+    FILL(I8_32, IQ4_NL, iq4_nl)
+#undef FILL
+}
+
+#else
+
+void mote_matmul_iq_avx2_fill(struct mote_cpu_kernels *table)
+{
+    (void)table;
+}
+
+#endif
