@@ -77,18 +77,47 @@ MOTE_INLINE __m256i mote_tile_scale(__m256i scale, int k)
 #define MOTE_CAT_(a, b) a##b
 #define MOTE_CAT(a, b) MOTE_CAT_(a, b)
 
-/* dot calls one copy of its body per number of activation rows, with that number as a constant. */
-#define MOTE_DOT_SWITCH(body)                                     \
-    switch (n_x) {                                                \
-    case 1: body(w, row, n_row, x, x_row, 1, y, y_stride); break; \
-    case 2: body(w, row, n_row, x, x_row, 2, y, y_stride); break; \
-    case 3: body(w, row, n_row, x, x_row, 3, y, y_stride); break; \
-    case 4: body(w, row, n_row, x, x_row, 4, y, y_stride); break; \
-    case 5: body(w, row, n_row, x, x_row, 5, y, y_stride); break; \
-    case 6: body(w, row, n_row, x, x_row, 6, y, y_stride); break; \
-    case 7: body(w, row, n_row, x, x_row, 7, y, y_stride); break; \
-    case 8: body(w, row, n_row, x, x_row, 8, y, y_stride); break; \
-    default: break;                                               \
+/* dot has one copy of its body per number of activation rows up to 4, with that number as a constant; 5 to 8 rows are
+ * two passes over a few weight rows, which a first-level cache holds. x_row is never NULL in a body. */
+static inline void mote_dot_passes(mote_matmul_fn *const body[4], MOTE_MATMUL_ARGS)
+{
+    enum { PASS = 4, BLOCK = 8 };
+    static const int32_t in_order[MOTE_DOT_ROWS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    if (!x_row) x_row = in_order;
+    if (n_x <= PASS) {
+        if (n_x > 0) body[n_x - 1](w, row, n_row, x, x_row, n_x, y, y_stride);
+        return;
     }
+    for (int64_t r = 0; r < n_row; r += BLOCK) {
+        int64_t n = n_row - r < BLOCK ? n_row - r : BLOCK;
+        body[PASS - 1](w, row + r, n, x, x_row, PASS, y + r, y_stride);
+        body[n_x - PASS - 1](w, row + r, n, x, x_row + PASS, n_x - PASS, y + PASS * y_stride + r, y_stride);
+    }
+}
+
+#define MOTE_DOT_DEFINE_(name, body)                                                       \
+    static void name##_1(MOTE_MATMUL_ARGS)                                                 \
+    {                                                                                      \
+        body(MOTE_MATMUL_PASS, 1);                                                         \
+    }                                                                                      \
+    static void name##_2(MOTE_MATMUL_ARGS)                                                 \
+    {                                                                                      \
+        body(MOTE_MATMUL_PASS, 2);                                                         \
+    }                                                                                      \
+    static void name##_3(MOTE_MATMUL_ARGS)                                                 \
+    {                                                                                      \
+        body(MOTE_MATMUL_PASS, 3);                                                         \
+    }                                                                                      \
+    static void name##_4(MOTE_MATMUL_ARGS)                                                 \
+    {                                                                                      \
+        body(MOTE_MATMUL_PASS, 4);                                                         \
+    }                                                                                      \
+    static void name(MOTE_MATMUL_ARGS)                                                     \
+    {                                                                                      \
+        static mote_matmul_fn *const bodies[4] = {name##_1, name##_2, name##_3, name##_4}; \
+        mote_dot_passes(bodies, MOTE_MATMUL_PASS);                                         \
+    }
+
+#define MOTE_DOT_DEFINE(name, body) MOTE_DOT_DEFINE_(name, body)
 
 #endif
