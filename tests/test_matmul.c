@@ -213,6 +213,7 @@ struct job {
     const struct mote_act *act;
     const int32_t *x_row;
     int64_t n_x;
+    double least; /* magnitude of a code's offset: where every code means 0 nothing else tells it */
 };
 
 #define FAIL_JOB(j, ...)                                                                     \
@@ -249,7 +250,7 @@ static double magnitude(const struct job *j, const float *w, int64_t i)
     int64_t n = j->m->n_col, group = a->type == MOTE_ACT_I8_32 ? 32 : 256, at = i * a->stride;
     double sum = 0;
     for (int64_t col = 0; col < n; col += 256) {
-        double most = 0, total = 0;
+        double most = j->least, total = 0;
         for (int64_t c = col; c < n && c < col + 256; c++) {
             most = fmax(most, fabs((double)w[c]));
             total += fabs(a->type == MOTE_ACT_F32 ? (double)a->x[i * n + c]
@@ -351,6 +352,8 @@ static void check_case(enum mote_cpu_tier tier, enum mote_act_type type, enum mo
     }
     struct job j = {
         .tier = mote_cpu_tier_name(tier), .type = type, .m = &w.m, .act = &a.act, .x_row = x_row, .n_x = n_x};
+    if (pattern != RANDOM) /* largest scale of fill_block_scales and make_weights times largest offset */
+        j.least = format == MOTE_FORMAT_MXFP4 || format == MOTE_FORMAT_MLX_MXFP4 ? 2 * 12 : 0x1p-3 * 8;
     if (n_x <= MOTE_DOT_ROWS) {
         j.kind = "dot";
         check_slot(&j, table->dot[type][format], scalar->dot[type][format], 1);

@@ -1,7 +1,16 @@
 /* dot32_avx2.h: template (no include guard): products with I8_32 from a tile function. See tile_avx2.h.
  *
- * TILE_BIAS 0: w = d * code          1: w = d * code + bias
+ * TILE_BIAS 0: w = d * (TILE_UNIT * code - TILE_OFFSET)          1: w = d * code + bias
+ *
+ * TILE_UNIT (1 if not defined) and TILE_OFFSET (0) are constants.
  */
+
+#ifndef TILE_UNIT
+#define TILE_UNIT 1
+#endif
+#ifndef TILE_OFFSET
+#define TILE_OFFSET 0
+#endif
 
 MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
@@ -26,6 +35,8 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
                 _mm256_store_ps(by[i], _mm256_mul_ps(t.d, _mm256_loadu_ps(scale[i] + col / 32)));
                 if (TILE_BIAS)
                     acc_bias[i] = _mm256_fmadd_ps(t.bias, _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
+                if (TILE_OFFSET)
+                    acc_bias[i] = _mm256_fmadd_ps(t.d, _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
             }
             MOTE_UNROLL for (int k = 0; k < 8; k++)
             {
@@ -42,6 +53,8 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
         }
         MOTE_UNROLL for (int i = 0; i < n; i++)
         {
+            if (TILE_UNIT != 1) acc[i] = _mm256_mul_ps(acc[i], _mm256_set1_ps(TILE_UNIT));
+            if (TILE_OFFSET) acc[i] = _mm256_fnmadd_ps(_mm256_set1_ps(TILE_OFFSET), acc_bias[i], acc[i]);
             if (TILE_BIAS) acc[i] = _mm256_add_ps(acc[i], acc_bias[i]);
             y[i * y_stride + r] = mote_hsum(acc[i]) * w->factor;
         }
@@ -59,7 +72,8 @@ static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t ro
         struct mote_tile32 t;
         MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
         MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(&rows.code[r][32 * k], t.code[k]);
-        _mm256_store_ps(rows.scale[r], _mm256_mul_ps(t.d, factor));
+        __m256 d = TILE_UNIT == 1 ? t.d : _mm256_mul_ps(t.d, _mm256_set1_ps(TILE_UNIT));
+        _mm256_store_ps(rows.scale[r], _mm256_mul_ps(d, factor));
         if (TILE_BIAS) _mm256_store_ps(rows.bias[r], _mm256_mul_ps(t.bias, factor));
     }
     mote_panel_from_rows_avx2(&rows, n_row, 8, TILE_BIAS, panel);
@@ -67,11 +81,14 @@ static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t ro
 
 static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 {
-    static const struct mote_unpack unpack = {MOTE_CAT(unpack_, TILE_NAME), 32, TILE_MAX_CODE,
-                                              TILE_MAX_CODE == 0, TILE_BIAS};
+    static const struct mote_unpack unpack = {
+        MOTE_CAT(unpack_, TILE_NAME), 32,        TILE_MAX_CODE,
+        TILE_MAX_CODE == 0,           TILE_BIAS, (float)TILE_OFFSET / TILE_UNIT};
     mote_gemm_panel_avx2(&unpack, MOTE_MATMUL_PASS);
 }
 
 #undef TILE_NAME
 #undef TILE_MAX_CODE
 #undef TILE_BIAS
+#undef TILE_UNIT
+#undef TILE_OFFSET

@@ -28,14 +28,21 @@ struct act_tile {
     const int16_t *sum[ACT_TILE]; /* [16] */
     const float *sum32[ACT_TILE]; /* I8_32: [8] */
     float (*acc)[ROWS];           /* [ACT_TILE]: the sums so far */
-    int n;                        /* multiple of ACTS */
+    float offset;
+    int n; /* multiple of ACTS */
 };
 
 typedef void product_fn(const struct mote_panel *panel, int group_bits, const struct act_tile *x);
 
-/* What multiplies bias: activation sums per STEP columns, in the unit of the accumulator it is added to. */
-MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32, float *out)
+/* What w adds to scale * code: nothing, a bias for every group, or scale * -offset, which is taken off before scaling
+ * and so leaves weights of zero at exactly zero. */
+enum { CODE_ONLY, BIAS, OFFSET, KIND_COUNT };
+
+/* BIAS: what multiplies bias: activation sums per step columns, in the unit of the accumulator it is added to.
+ * OFFSET: the sums of codes per step columns times the offset, exactly. */
+MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32, int kind, float *out)
 {
+    if (kind == OFFSET) is_32 = 0;
     if (is_32 && step == 32) {
         _mm256_store_ps(out, _mm256_loadu_ps(x->sum32[i]));
         return;
@@ -50,24 +57,29 @@ MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32,
             high =
                 _mm256_mul_ps(high, _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)));
         }
+        if (kind == OFFSET) {
+            low = _mm256_mul_ps(low, _mm256_set1_ps(x->offset));
+            high = _mm256_mul_ps(high, _mm256_set1_ps(x->offset));
+        }
         _mm256_store_ps(out, low);
         _mm256_store_ps(out + 8, high);
         return;
     }
     __m256i pairs = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    if (step == 32) _mm256_store_ps(out, _mm256_cvtepi32_ps(pairs));
-    else out[0] = (float)mote_hsum_i32(pairs);
+    __m256 unit = _mm256_set1_ps(kind == OFFSET ? x->offset : 1);
+    if (step == 32) _mm256_store_ps(out, _mm256_mul_ps(_mm256_cvtepi32_ps(pairs), unit));
+    else out[0] = (float)mote_hsum_i32(pairs) * _mm256_cvtss_f32(unit);
 }
 
 /* The next activation rows lie a row of bytes apart, where no hardware prefetcher looks. */
 
 /* step: columns per float addition (16, 32, 256). A group that is wider than step repeats its scale. */
-MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const int is_32, const int has_bias,
+MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const int is_32, const int kind,
                        float sums[ACTS][16], __m256 acc[PANELS][ACTS])
 {
     MOTE_UNROLL for (int a = 0; a < ACTS; a++)
     {
-        if (has_bias) load_sums(x, i + a, step, is_32, sums[a]);
+        if (kind != CODE_ONLY) load_sums(x, i + a, step, is_32, kind, sums[a]);
         MOTE_UNROLL for (int p = 0; p < PANELS; p++) acc[p][a] =
             is_32 ? _mm256_load_ps(x->acc[i + a] + MOTE_PANEL_ROWS * p) : _mm256_setzero_ps();
     }
@@ -75,7 +87,7 @@ MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const in
 
 /* Step s is done: its integer sums times the scales of group g, and bias times the activations' sums. */
 MOTE_INLINE void scale_sums(const struct mote_panel *panel, int g, const struct act_tile *x, int i, int s,
-                            const int step, const int is_32, const int has_bias, __m256i wide[PANELS][ACTS],
+                            const int step, const int is_32, const int kind, __m256i wide[PANELS][ACTS],
                             float sums[ACTS][16], __m256 acc[PANELS][ACTS])
 {
     MOTE_UNROLL for (int p = 0; p < PANELS; p++)
@@ -85,9 +97,11 @@ MOTE_INLINE void scale_sums(const struct mote_panel *panel, int g, const struct 
         {
             __m256 by = scale;
             if (is_32) by = _mm256_mul_ps(by, _mm256_broadcast_ss(x->scale[i + a] + s * step / 32));
-            acc[p][a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide[p][a]), by, acc[p][a]);
+            __m256 sum = _mm256_cvtepi32_ps(wide[p][a]);
+            if (kind == OFFSET) sum = _mm256_sub_ps(sum, _mm256_broadcast_ss(&sums[a][s]));
+            acc[p][a] = _mm256_fmadd_ps(sum, by, acc[p][a]);
         }
-        if (!has_bias) continue;
+        if (kind != BIAS) continue;
         __m256 bias = _mm256_load_ps(panel[p].bias[g]);
         MOTE_UNROLL for (int a = 0; a < ACTS; a++) acc[p][a] =
             _mm256_fmadd_ps(bias, _mm256_broadcast_ss(&sums[a][s]), acc[p][a]);
@@ -106,13 +120,13 @@ MOTE_INLINE void finish(const struct act_tile *x, int i, const int is_32, __m256
 }
 
 MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const struct act_tile *x,
-                         const int step, const int run, const int is_32, const int has_bias)
+                         const int step, const int run, const int is_32, const int kind)
 {
     const __m256i one = _mm256_set1_epi16(1);
     for (int i = 0; i < x->n; i += ACTS) {
         _Alignas(32) float sums[ACTS][16];
         __m256 acc[PANELS][ACTS];
-        start(x, i, step, is_32, has_bias, sums, acc);
+        start(x, i, step, is_32, kind, sums, acc);
         const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
         for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
             __m256i wide[PANELS][ACTS];
@@ -142,7 +156,7 @@ MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const s
                     MOTE_KEEP(wide[p][a]);
                 }
             }
-            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, has_bias, wide, sums, acc);
+            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, kind, wide, sums, acc);
         }
         finish(x, i, is_32, acc);
     }
@@ -151,7 +165,7 @@ MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const s
 /* 8-bit signed codes leave no room in 16 bits: both sides are widened first, columns (0, 2) and (1, 3) of a quad
  * paired, which needs two shifts and no shuffle. */
 MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, const struct act_tile *x,
-                                const int step, const int is_32, const int has_bias)
+                                const int step, const int is_32, const int kind)
 {
     _Alignas(64) int16_t code[PANELS][MOTE_PANEL_COLS / 2][MOTE_PANEL_ROWS][2];
     _Alignas(64) int16_t q[ACTS][MOTE_PANEL_COLS / 32][2][16];
@@ -164,7 +178,7 @@ MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, 
     for (int i = 0; i < x->n; i += ACTS) {
         _Alignas(32) float sums[ACTS][16];
         __m256 acc[PANELS][ACTS];
-        start(x, i, step, is_32, has_bias, sums, acc);
+        start(x, i, step, is_32, kind, sums, acc);
         for (int a = 0; a < ACTS; a++)
             for (int k = 0; k < MOTE_PANEL_COLS / 32; k++) {
                 __m256i v = mote_load_256(x->q[i + a] + 32 * k);
@@ -193,55 +207,60 @@ MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, 
                     }
                 }
             }
-            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, has_bias, wide, sums, acc);
+            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, kind, wide, sums, acc);
         }
         finish(x, i, is_32, acc);
     }
 }
 
-/* X(step, run); run 0: signed. The index of a product is [position here][is_32][has_bias]. */
+/* X(step, run); run 0: signed. The index of a product is [position here][is_32][kind]. */
 #define PRODUCTS(X) X(16, 1) X(16, 2) X(16, 4) X(16, 0) X(32, 1) X(32, 2) X(32, 4) X(32, 8) X(32, 0)
 
-#define DEFINE_UNSIGNED(name, step, run, is_32, has_bias)                                      \
+#define DEFINE_ONE(name, step, run, is_32, kind)                                               \
     static void name(const struct mote_panel *panel, int group_bits, const struct act_tile *x) \
     {                                                                                          \
-        if (run) product(panel, group_bits, x, step, run ? run : 1, is_32, has_bias);          \
-        else product_signed(panel, group_bits, x, step, is_32, has_bias);                      \
+        if (run) product(panel, group_bits, x, step, run ? run : 1, is_32, kind);              \
+        else product_signed(panel, group_bits, x, step, is_32, kind);                          \
     }
-#define DEFINE(step, run)                                               \
-    DEFINE_UNSIGNED(product_##step##_##run##_256, step, run, 0, 0)      \
-    DEFINE_UNSIGNED(product_##step##_##run##_256_bias, step, run, 0, 1) \
-    DEFINE_UNSIGNED(product_##step##_##run##_32, step, run, 1, 0)       \
-    DEFINE_UNSIGNED(product_##step##_##run##_32_bias, step, run, 1, 1)
+#define DEFINE(step, run)                                              \
+    DEFINE_ONE(product_##step##_##run##_256, step, run, 0, CODE_ONLY)  \
+    DEFINE_ONE(product_##step##_##run##_256_bias, step, run, 0, BIAS)  \
+    DEFINE_ONE(product_##step##_##run##_256_off, step, run, 0, OFFSET) \
+    DEFINE_ONE(product_##step##_##run##_32, step, run, 1, CODE_ONLY)   \
+    DEFINE_ONE(product_##step##_##run##_32_bias, step, run, 1, BIAS)   \
+    DEFINE_ONE(product_##step##_##run##_32_off, step, run, 1, OFFSET)
 PRODUCTS(DEFINE)
 /* One scale for the whole tile needs no float work inside it (TQ1_0, TQ2_0). */
-DEFINE_UNSIGNED(product_256_8_256, 256, 8, 0, 0)
-DEFINE_UNSIGNED(product_256_8_256_bias, 256, 8, 0, 1)
+DEFINE_ONE(product_256_8_256, 256, 8, 0, CODE_ONLY)
+DEFINE_ONE(product_256_8_256_bias, 256, 8, 0, BIAS)
+DEFINE_ONE(product_256_8_256_off, 256, 8, 0, OFFSET)
 
 static product_fn *choose(const struct mote_unpack *unpack, int is_32)
 {
+    static product_fn *const whole[KIND_COUNT] = {product_256_8_256, product_256_8_256_bias,
+                                                  product_256_8_256_off};
     static const struct {
         int step, run;
-        product_fn *fn[2][2];
+        product_fn *fn[2][KIND_COUNT];
     } table[] = {
-#define ROW(step, run)                                                   \
-    {step,                                                               \
-     run,                                                                \
-     {{product_##step##_##run##_256, product_##step##_##run##_256_bias}, \
-      {product_##step##_##run##_32, product_##step##_##run##_32_bias}}},
+#define ROW(step, run)                                                                                     \
+    {step,                                                                                                 \
+     run,                                                                                                  \
+     {{product_##step##_##run##_256, product_##step##_##run##_256_bias, product_##step##_##run##_256_off}, \
+      {product_##step##_##run##_32, product_##step##_##run##_32_bias, product_##step##_##run##_32_off}}},
         PRODUCTS(ROW)
 #undef ROW
     };
     int room = unpack->is_signed ? 0 : 32767 / (2 * 127 * (unpack->max_code ? unpack->max_code : 1));
-    if (unpack->group == 256 && !is_32 && room >= 8)
-        return unpack->has_bias ? product_256_8_256_bias : product_256_8_256;
+    int kind = unpack->has_bias ? BIAS : unpack->offset != 0 ? OFFSET : CODE_ONLY;
+    if (unpack->group == 256 && !is_32 && room >= 8) return whole[kind];
     int step = unpack->group == 16 ? 16 : 32, best = 0;
     for (int i = 0; i < (int)(sizeof table / sizeof table[0]); i++) {
         int fits = unpack->is_signed ? table[i].run == 0 : table[i].run && table[i].run <= room;
         if (table[i].step == step && fits && (table[best].step != step || table[i].run >= table[best].run))
             best = i;
     }
-    return table[best].fn[is_32][unpack->has_bias != 0];
+    return table[best].fn[is_32][kind];
 }
 
 void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
@@ -251,7 +270,7 @@ void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
     int group_bits = __builtin_ctz((unsigned)unpack->group);
     struct mote_panel panel[PANELS];
     _Alignas(64) float acc[ACT_TILE][ROWS];
-    struct act_tile tile = {.acc = acc};
+    struct act_tile tile = {.acc = acc, .offset = unpack->offset};
     int64_t n_tile = (n_x + ACT_TILE - 1) / ACT_TILE;
     for (int64_t t = 0, first = 0; t < n_tile; t++) { /* tiles of even size */
         int n_act = (int)((n_x - first) / (n_tile - t));

@@ -17,6 +17,7 @@ static void build(void)
     avx2->tier = MOTE_CPU_AVX2;
     mote_matmul_float_avx2_fill(avx2);
     mote_matmul_k_avx2_fill(avx2);
+    mote_matmul_small_avx2_fill(avx2);
     mote_matmul_iq_avx2_fill(avx2);
     mote_ops_avx2_fill(avx2);
 

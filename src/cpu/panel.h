@@ -30,6 +30,7 @@ struct mote_unpack {
     int max_code; /* largest code: how often products can be added in 16 bits */
     int is_signed;
     int has_bias; /* 0: bias is zero throughout and not written */
+    float offset; /* w = scale * (code - offset); a multiple of 0.5; not 0 only without bias */
 };
 
 #endif
