@@ -2,6 +2,9 @@
  *
  * Importance: optional weights v[n_col] >= 0, one per column; the encoder minimises sum v[c] (w - w')^2 instead
  * of the plain square. NULL or an all-zero row of v (an expert that was never activated) means plain.
+ *
+ * Every finite input gives blocks that decode to finite numbers: a half-precision scale (or F16 value) beyond
+ * +-65504 is clamped to it, and codes saturate. Every instruction set writes the same bytes.
  */
 #ifndef MOTE_QUANT_ENCODE_H
 #define MOTE_QUANT_ENCODE_H

@@ -1,7 +1,8 @@
 /* encode_simple.c: plain numbers, and blocks with one scale: Q4_0 .. Q8_0, IQ4_NL, MXFP4, NVFP4.
  *
- * Without importance Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4 and NVFP4 follow the formats' reference rule to the
- * bit (largest magnitude or range, no search); with importance they search. IQ4_NL always searches.
+ * Without importance Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4 follow the formats' reference rule to the bit (largest
+ * magnitude or range, no search); so does NVFP4, but its scales below 2^-6 round to nearest, where the reference
+ * stops at the largest subnormal. With importance they search (Q8_0 never does). IQ4_NL always searches.
  */
 #include <math.h>
 
