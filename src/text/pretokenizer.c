@@ -36,6 +36,24 @@
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+" \
     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define DEEPSEEK3_CJK "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+"
+#define DEEPSEEK_LETTERS                                                                           \
+    "A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-"        \
+    "\\x{293}\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}"  \
+    "\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-"        \
+    "\\x{52F}\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}\\x{13F8}-\\x{13FD}\\x{1C90}-" \
+    "\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}"        \
+    "\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-"       \
+    "\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-"         \
+    "\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-"        \
+    "\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}"         \
+    "\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}-"         \
+    "\\x{212D}\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}"         \
+    "\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}"         \
+    "\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}\\x{A771}-\\x{A787}"        \
+    "\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}\\x{FF21}-"       \
+    "\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}"  \
+    "\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
+#define DEEPSEEK_CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 #define BAILING                                                                                   \
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*" \
     "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
@@ -43,11 +61,13 @@
 
 const char mote_pattern_gpt2[] = GPT2;
 
+enum { MAX_PATTERNS = 6 };
+
 static const struct named {
     const char *name, *aliases; /* aliases are separated by spaces */
     int ignore_merges;
     int written; /* mote_tokenizer_vocab may give this name */
-    const char *pattern[4];
+    const char *pattern[MAX_PATTERNS];
 } named[] = {
     {"qwen2", "deepseek-r1-qwen megrez hunyuan stablelm2 solar-open grok-2", 0, 1, {QWEN2}},
     {"qwen35", "", 0, 1, {QWEN35}},
@@ -57,6 +77,14 @@ static const struct named {
     {"tekken", "", 1, 1, {TEKKEN}},
     {"kimi-k2", "", 0, 1, {KIMI}},
     {"deepseek-v3", "hunyuan-dense joyai-llm", 0, 1, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3}},
+    {"deepseek-llm",
+     "",
+     0,
+     1,
+     {"[\r\n]", "\\s?[" DEEPSEEK_LETTERS "]+",
+      "\\s?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+", "\\s+$",
+      DEEPSEEK_CJK, "\\p{N}+"}},
+    {"deepseek-coder", "", 0, 1, {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_CJK, "\\p{N}"}},
     {"bailingmoe", "bailingmoe2 llada-moe", 0, 1, {BAILING}},
     {"starcoder", "smollm refact command-r codeshell exaone minerva-7b mellum2", 0, 1, {"\\p{N}", GPT2}},
     {"gpt-2",
@@ -83,7 +111,7 @@ mote_status mote_steps_by_name(struct mote_tokenizer *t, const char *name)
     for (size_t i = 0; i < N_NAMED; i++) {
         if (!has_name(&named[i], name)) continue;
         t->ignore_merges = named[i].ignore_merges;
-        for (size_t k = 0; k < 4 && named[i].pattern[k]; k++)
+        for (size_t k = 0; k < MAX_PATTERNS && named[i].pattern[k]; k++)
             TRY(mote_steps_add_split(t, named[i].pattern[k], strlen(named[i].pattern[k]), MOTE_SPLIT_ISOLATED,
                                      0));
         return MOTE_OK;
@@ -91,25 +119,47 @@ mote_status mote_steps_by_name(struct mote_tokenizer *t, const char *name)
     return mote_fail(
         MOTE_UNSUPPORTED,
         "pre-tokenizer \"%s\" is not known; known are qwen2, qwen35, llama-bpe, smaug-bpe, gpt-4o, "
-        "tekken, kimi-k2, deepseek-v3, glm4, bailingmoe, starcoder, gpt-2, default and their aliases",
+        "tekken, kimi-k2, deepseek-v3, deepseek-llm, deepseek-coder, glm4, bailingmoe, starcoder, gpt-2, "
+        "default and their aliases",
         name);
+}
+
+/* Equal, where a control character and its escape are the same: some files have "\\r" in a pattern, some a CR. */
+static int same_pattern(const char *a, const char *b)
+{
+    while (*a && *b) {
+        char x = *a++, y = *b++;
+        if (x == '\\' && (*a == 'r' || *a == 'n') && (y == '\r' || y == '\n')) x = *a++ == 'r' ? '\r' : '\n';
+        else if (y == '\\' && (*b == 'r' || *b == 'n') && (x == '\r' || x == '\n'))
+            y = *b++ == 'r' ? '\r' : '\n';
+        if (x != y) return 0;
+    }
+    return *a == *b;
+}
+
+static int same_steps(const struct mote_tokenizer *t, const struct named *entry)
+{
+    size_t k = 0;
+    for (; k < t->n_step && k < MAX_PATTERNS && entry->pattern[k]; k++) {
+        const struct mote_step *s = &t->step[k];
+        /* These patterns leave nothing between matches, so that removing it is the same. */
+        int keeps_all = s->behavior == MOTE_SPLIT_ISOLATED ||
+                        (s->behavior == MOTE_SPLIT_REMOVED && s->invert && t->n_step == 1);
+        if (s->kind != MOTE_STEP_SPLIT || !keeps_all || !same_pattern(s->pattern, entry->pattern[k]))
+            return 0;
+    }
+    return k && k == t->n_step && (k == MAX_PATTERNS || !entry->pattern[k]);
 }
 
 const char *mote_steps_name(const struct mote_tokenizer *t)
 {
+    const char *otherwise = NULL;
     for (size_t i = 0; i < N_NAMED; i++) {
-        size_t k = 0;
-        if (!named[i].written || named[i].ignore_merges != t->ignore_merges) continue;
-        for (; k < t->n_step && k < 4 && named[i].pattern[k]; k++) {
-            const struct mote_step *s = &t->step[k];
-            /* These patterns leave nothing between matches, so that removing it is the same. */
-            int keeps_all = s->behavior == MOTE_SPLIT_ISOLATED ||
-                            (s->behavior == MOTE_SPLIT_REMOVED && s->invert && t->n_step == 1);
-            if (s->kind != MOTE_STEP_SPLIT || !keeps_all || strcmp(s->pattern, named[i].pattern[k])) break;
-        }
-        if (k == t->n_step && k && (k == 4 || !named[i].pattern[k])) return named[i].name;
+        if (!named[i].written || !same_steps(t, &named[i])) continue;
+        if (named[i].ignore_merges == t->ignore_merges) return named[i].name;
+        if (t->merges_make_all) otherwise = named[i].name;
     }
-    return NULL;
+    return otherwise;
 }
 
 mote_status mote_steps_add(struct mote_tokenizer *t, struct mote_step step)

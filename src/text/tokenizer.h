@@ -67,9 +67,10 @@ enum mote_encode_flags {
     MOTE_ENCODE_BOS = 2 /* put bos (eos) where the model wants it */
 };
 
-/* Encode text[length] (any bytes; invalid UTF-8 is kept byte for byte by byte-level BPE). Writes at most `capacity`
- * ids and sets *n to the number of ids there are; MOTE_ARGUMENT when they do not fit (nothing is lost: call again
- * with *n). length + 2 is always enough. */
+/* Encode text[length] (any bytes). A byte that is no part of well-formed UTF-8 is a word of its own, and patterns
+ * see the text before and after it as separate: byte-level BPE so keeps every byte. Writes at most `capacity` ids and
+ * sets *n to the number of ids there are; MOTE_ARGUMENT when they do not fit (nothing is lost: call again with *n).
+ * length + 2 is enough unless a normalizer lengthens the text. */
 mote_status mote_tokenize(const struct mote_tokenizer *tokenizer, const char *text, size_t length, int flags,
                           int32_t *ids, size_t capacity, size_t *n);
 

@@ -149,6 +149,7 @@ struct mote_tokenizer {
     struct mote_merges merges;
     int32_t byte_id[256]; /* byte-level: the byte's token; else <0xXX>; -1: none */
     int ignore_merges;    /* a word that is in the vocabulary is that token, whatever the merges say */
+    int merges_make_all; /* the merges make every normal token from its bytes: ignore_merges changes nothing */
     int fuse_unknown;
     int words_at_mark; /* no token has U+2581 behind anything else: words can be cut in front of it */
 

@@ -247,8 +247,7 @@ static const char *const end_names[] = {
     "<turn|>",
     "[e~[",
     "<|im_assistant_end|>",
-    "<\xEF\xBD\x9C"
-    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>", /* DeepSeek, fullwidth bars */
+    "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>", /* DeepSeek: fullwidth bars, U+2581 */
 };
 
 static mote_status index_words(struct mote_tokenizer *t)
@@ -258,6 +257,7 @@ static mote_status index_words(struct mote_tokenizer *t)
     mote_status status = MOTE_OK;
     TRY(mote_table_init(&t->words, &t->arena, t->n_token));
     e.ids = ids;
+    t->merges_make_all = 1;
     /* While the table is empty, encoding a word is what the merges make of it. */
     struct mote_table full = t->words;
     TRY(mote_table_init(&t->words, &t->arena, 1));
@@ -268,13 +268,12 @@ static mote_status index_words(struct mote_tokenizer *t)
             size_t n;
             if (!mote_alphabet_bytes(&t->spelling[id], NULL, &n)) continue;
         }
-        if (!t->ignore_merges) {
-            e.n = 0;
-            e.capacity = 4;
-            status = mote_encode_word(&e, key[id].data, key[id].length);
-            if (status != MOTE_OK || e.n != 1 || ids[0] != (int32_t)id) continue;
-        }
-        mote_table_put(&full, key, (int32_t)id);
+        e.n = 0;
+        e.capacity = 4;
+        status = mote_encode_word(&e, key[id].data, key[id].length);
+        int made = e.n == 1 && ids[0] == (int32_t)id;
+        t->merges_make_all &= made;
+        if (status == MOTE_OK && (made || t->ignore_merges)) mote_table_put(&full, key, (int32_t)id);
     }
     t->words = full;
     mote_mem_free(e.symbol);
