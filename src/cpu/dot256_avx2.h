@@ -3,9 +3,11 @@
  * TILE_BIAS 0: w = d * scale * code
  *           1: w = d * (scale * code - bias)          (one unit for both)
  *           2: w = d * scale * code - d_bias * bias
+ * TILE_OWN_DOT, where defined, leaves dot to the file that includes this one.
  * Bounds: 32-bit sums of a tile: 256 * |scale| * max_code * 127 < 2^31, and |bias| <= 4096.
  */
 
+#ifndef TILE_OWN_DOT
 MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
     const int8_t *q[MOTE_DOT_ROWS];
@@ -17,7 +19,8 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
         q[i] = x->q + at, scale[i] = x->scale + at / 256, sum[i] = x->sum + at / 16;
     }
     (void)n_x;
-    for (int64_t r = 0; r < n_row; r++) {
+    for (int64_t nth = 0; nth < n_row; nth++) {
+        int64_t r = mote_dot_row(nth, n_row);
         __m256 acc[MOTE_DOT_ROWS], acc_bias[MOTE_DOT_ROWS];
         MOTE_UNROLL for (int i = 0; i < n; i++) acc[i] = acc_bias[i] = _mm256_setzero_ps();
         for (int64_t col = 0; col < w->n_col; col += 256) {
@@ -59,6 +62,7 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 }
 
 MOTE_DOT_DEFINE(MOTE_CAT(dot_, TILE_NAME), MOTE_CAT(body_, TILE_NAME))
+#endif
 
 static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
                                          struct mote_panel *panel)
@@ -108,3 +112,4 @@ static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 #undef TILE_GROUP
 #undef TILE_MAX_CODE
 #undef TILE_BIAS
+#undef TILE_OWN_DOT

@@ -23,7 +23,8 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
     }
     const __m256i one = _mm256_set1_epi16(1);
     (void)n_x;
-    for (int64_t r = 0; r < n_row; r++) {
+    for (int64_t nth = 0; nth < n_row; nth++) {
+        int64_t r = mote_dot_row(nth, n_row);
         __m256 acc[MOTE_DOT_ROWS], acc_bias[MOTE_DOT_ROWS];
         MOTE_UNROLL for (int i = 0; i < n; i++) acc[i] = acc_bias[i] = _mm256_setzero_ps();
         for (int64_t col = 0; col < w->n_col; col += 256) {

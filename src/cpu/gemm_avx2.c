@@ -71,8 +71,6 @@ MOTE_INLINE void load_sums(const struct act_tile *x, int i, int step, int is_32,
     else out[0] = (float)mote_hsum_i32(pairs) * _mm256_cvtss_f32(unit);
 }
 
-/* The next activation rows lie a row of bytes apart, where no hardware prefetcher looks. */
-
 /* step: columns per float addition (16, 32, 256). A group that is wider than step repeats its scale. */
 MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const int is_32, const int kind,
                        float sums[ACTS][16], __m256 acc[PANELS][ACTS])

@@ -45,7 +45,9 @@ MOTE_INLINE void tile_q4_0(const struct mote_matrix *w, int64_t row, int64_t col
 
 MOTE_INLINE const uint8_t *block_256(const struct mote_matrix *w, int64_t row, int64_t col, int bytes)
 {
-    return w->data + (size_t)row * w->row_bytes + (size_t)(col / 256) * (size_t)bytes;
+    const uint8_t *at = w->data + (size_t)row * w->row_bytes + (size_t)(col / 256) * (size_t)bytes;
+    mote_tile_prefetch(at, bytes);
+    return at;
 }
 
 /* Q4_K and Q5_K begin alike: f16 d, f16 dmin, 12 bytes that hold 8 scales and 8 minima of 6 bits:

@@ -34,6 +34,19 @@ struct mote_tile32 {
     __m256 d, bias; /* one for 32 columns */
 };
 
+/* Ask for the bytes that will be read about 1 KiB from here: a core's own stream detection alone reaches two thirds of
+ * what memory gives. Addresses past the end are never touched. */
+MOTE_INLINE void mote_tile_prefetch(const uint8_t *at, int bytes)
+{
+    MOTE_UNROLL for (int k = 0; k < bytes; k += 64) _mm_prefetch((const char *)at + 1024 + k, _MM_HINT_T0);
+}
+
+/* Order in which dot walks n rows: two streams half a matrix apart keep more reads in flight than one. */
+MOTE_INLINE int64_t mote_dot_row(int64_t i, int64_t n)
+{
+    return n < 32 ? i : i / 2 + (i % 2 ? (n + 1) / 2 : 0);
+}
+
 /* The bytes of blocks that hold columns [col, col + 256): in the matrix, or, where the row ends sooner, copied to
  * `buffer` (bytes of 256 columns) and followed by zeros: reading past a row's end may be reading past the file's. */
 MOTE_INLINE const uint8_t *mote_tile_blocks(const struct mote_matrix *w, int64_t row, int64_t col,
@@ -41,6 +54,7 @@ MOTE_INLINE const uint8_t *mote_tile_blocks(const struct mote_matrix *w, int64_t
 {
     const uint8_t *at =
         w->data + (size_t)row * w->row_bytes + (size_t)(col / block_elems) * (size_t)block_bytes;
+    mote_tile_prefetch(at, 256 / block_elems * block_bytes);
     if (__builtin_expect(w->n_col - col >= 256, 1)) return at;
     size_t have = (size_t)((w->n_col - col) / block_elems) * (size_t)block_bytes;
     memcpy(buffer, at, have);
