@@ -18,6 +18,7 @@ static void build(void)
     mote_matmul_float_avx2_fill(avx2);
     mote_matmul_k_avx2_fill(avx2);
     mote_matmul_small_avx2_fill(avx2);
+    mote_matmul_affine_avx2_fill(avx2);
     mote_matmul_iq_avx2_fill(avx2);
     mote_ops_avx2_fill(avx2);
 

@@ -113,15 +113,6 @@ MOTE_INLINE void tile_ptq1_0(const struct mote_matrix *w, int64_t row, int64_t c
 
 /* ---- bits in column order ---- */
 
-/* 32 codes from 8 bytes: copies of a byte at distance 12, then 6, put each pair into the low bits of a byte; what
- * overlaps is masked off. */
-MOTE_INLINE __m256i codes_of_2_bits(const uint8_t *p)
-{
-    __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
-    x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x1001)); /* x | x << 12 */
-    return _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32(x, 6)), _mm256_set1_epi8(3));
-}
-
 /* 2 blocks of 18 bytes: f16 d, bits[16]; w = d * (2 * code - 1) */
 MOTE_INLINE void tile_q1_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
 {
@@ -150,7 +141,7 @@ MOTE_INLINE void tile_q2_0(const struct mote_matrix *w, int64_t row, int64_t col
 {
     uint8_t buffer[4 * 18];
     const uint8_t *b = mote_tile_blocks(w, row, col, 64, 18, buffer);
-    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = codes_of_2_bits(b + k / 2 * 18 + 2 + k % 2 * 8);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_pairs(b + k / 2 * 18 + 2 + k % 2 * 8);
     __m128i h = _mm_cvtsi32_si128(mote_load_u16(b));
     h = _mm_insert_epi16(h, mote_load_u16(b + 18), 2);
     h = _mm_insert_epi16(h, mote_load_u16(b + 36), 4);
@@ -169,7 +160,7 @@ MOTE_INLINE void tile_pq2_0(const struct mote_matrix *w, int64_t row, int64_t co
 {
     uint8_t buffer[2 * 34];
     const uint8_t *b = mote_tile_blocks(w, row, col, 128, 34, buffer);
-    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = codes_of_2_bits(b + k / 4 * 34 + 2 + k % 4 * 8);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_pairs(b + k / 4 * 34 + 2 + k % 4 * 8);
     t->d = _mm256_set_m128(_mm_set1_ps(mote_f16_load(b + 34)), _mm_set1_ps(mote_f16_load(b)));
 }
 
@@ -181,19 +172,12 @@ MOTE_INLINE void tile_pq2_0(const struct mote_matrix *w, int64_t row, int64_t co
 
 /* ---- FP4 ---- */
 
-/* Twice the value of e2m1 codes, plus 12: never negative, so that products need no signs. */
-MOTE_INLINE __m256i fp4_codes(__m256i nibbles)
-{
-    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
-}
-
 /* 8 blocks of 17 bytes: e8m0 e, nibbles[16]; w = 2^(e - 128) * (code - 12) */
 MOTE_INLINE void tile_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
 {
     uint8_t buffer[8 * 17];
     const uint8_t *b = mote_tile_blocks(w, row, col, 32, 17, buffer);
-    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = fp4_codes(mote_nibbles(b + 17 * k + 1));
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(mote_nibbles(b + 17 * k + 1));
     uint64_t bytes = 0;
     MOTE_UNROLL for (int k = 0; k < 8; k++) bytes |= (uint64_t)b[17 * k] << 8 * k;
     __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));

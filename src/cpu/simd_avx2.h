@@ -74,6 +74,22 @@ MOTE_INLINE __m256i mote_nibbles(const void *p)
     return _mm256_and_si256(both, _mm256_set1_epi8(15));
 }
 
+/* 32 codes of 2 bits in column order from 8 bytes: copies of a byte at distance 12, then 6, put each pair into the low bits of a byte; what
+ * overlaps is masked off. */
+MOTE_INLINE __m256i mote_pairs(const uint8_t *p)
+{
+    __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+    x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x1001)); /* x | x << 12 */
+    return _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32(x, 6)), _mm256_set1_epi8(3));
+}
+
+/* Twice the value of e2m1 codes, plus 12: never negative, so that products need no signs. */
+MOTE_INLINE __m256i mote_fp4_codes(__m256i nibbles)
+{
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
+}
+
 /* Transpose 8 x 8 elements of 32 bits in registers. */
 MOTE_INLINE void mote_transpose_8x8(__m256i v[8])
 {
