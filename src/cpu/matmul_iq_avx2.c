@@ -11,90 +11,11 @@
 
 #if defined(__AVX2__)
 
-#include "cpu/tile_avx2.h"
-#include "quant/iq_grid.h"
+#include "cpu/iq_parts_avx2.h"
 
 MOTE_INLINE const uint8_t *block_256(const struct mote_matrix *w, int64_t row, int64_t col, int bytes)
 {
     return w->data + (size_t)row * w->row_bytes + (size_t)(col / 256) * (size_t)bytes;
-}
-
-/* ---- signs ---- */
-
-/* 7-bit sign codes, one in each byte's low bits (bit 7 is ignored) -> sign bytes: bit 7 makes the number of ones
- * even, as mote_sign_mask does. */
-MOTE_INLINE __m256i sign_parity(__m256i code)
-{
-    const __m256i odd = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
-    code = _mm256_and_si256(code, _mm256_set1_epi8(0x7F));
-    __m256i high = _mm256_and_si256(_mm256_srli_epi16(code, 4), _mm256_set1_epi8(15));
-    __m256i parity = _mm256_xor_si256(_mm256_shuffle_epi8(odd, code), _mm256_shuffle_epi8(odd, high));
-    return _mm256_xor_si256(code, parity);
-}
-
-/* Words that hold 4 sign codes in their low 28 bits -> 4 sign bytes each. */
-MOTE_INLINE __m256i sign_words(__m256i x)
-{
-    __m256i pairs = _mm256_blend_epi16(x, _mm256_slli_epi32(x, 2), 0xAA); /* 14 bits in each half */
-    __m256i high = _mm256_add_epi16(pairs, pairs);
-    return sign_parity(_mm256_blendv_epi8(pairs, high, _mm256_set1_epi16((short)0xFF00)));
-}
-
-/* Sign bytes 4 i .. 4 i + 3 of each half (both halves are alike) -> 32 bytes, negative where the sign bit is set,
- * else positive, never 0: for pshufb's partner psignb. 127 plus a single bit wraps to a negative number. */
-MOTE_INLINE __m256i sign_spread(__m256i signs, int i)
-{
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
-                                  3, 3, 3, 3, 3, 3, 3);
-    __m256i byte = _mm256_shuffle_epi8(signs, _mm256_add_epi8(at, _mm256_set1_epi8((char)(4 * i))));
-    return _mm256_add_epi8(_mm256_and_si256(byte, bit), _mm256_set1_epi8(127));
-}
-
-/* Sign bytes in column order: of columns 0-127 to both halves of half[0], of columns 128-255 to half[1]. */
-MOTE_INLINE void sign_halves(__m256i signs, __m256i half[2])
-{
-    half[0] = _mm256_permute4x64_epi64(signs, 0x44);
-    half[1] = _mm256_permute4x64_epi64(signs, 0xEE);
-}
-
-/* The same for the order that interleaving two vectors by halves leaves: 32-column groups 0 1 4 5 2 3 6 7. */
-MOTE_INLINE void sign_halves_interleaved(__m256i signs, __m256i half[2])
-{
-    half[0] = _mm256_permute4x64_epi64(signs, 0x88);
-    half[1] = _mm256_permute4x64_epi64(signs, 0xDD);
-}
-
-/* ---- entries of code books ---- */
-
-/* 32 columns: 4 entries of 8. */
-MOTE_INLINE __m256i entries_of_8(const uint64_t *book, unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    __m128d low = _mm_load_sd((const double *)(const void *)(book + a));
-    __m128d high = _mm_load_sd((const double *)(const void *)(book + c));
-    low = _mm_loadh_pd(low, (const double *)(const void *)(book + b));
-    high = _mm_loadh_pd(high, (const double *)(const void *)(book + d));
-    return _mm256_castpd_si256(_mm256_insertf128_pd(_mm256_castpd128_pd256(low), high, 1));
-}
-
-MOTE_INLINE __m128i entries_of_4(const uint32_t *book, unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    __m128i v = _mm_cvtsi32_si128((int)book[a]);
-    v = _mm_insert_epi32(v, (int)book[b], 1);
-    v = _mm_insert_epi32(v, (int)book[c], 2);
-    return _mm_insert_epi32(v, (int)book[d], 3);
-}
-
-/* 32 columns: 8 entries of 4. */
-#define ENTRIES_OF_4(book, index)                                                         \
-    _mm256_setr_m128i(entries_of_4(book, (index)[0], (index)[1], (index)[2], (index)[3]), \
-                      entries_of_4(book, (index)[4], (index)[5], (index)[6], (index)[7]))
-#define ENTRIES_OF_8(book, index) entries_of_8(book, (index)[0], (index)[1], (index)[2], (index)[3])
-
-MOTE_INLINE __m256i signed_code(__m256i magnitude, __m256i sign, int offset)
-{
-    return _mm256_add_epi8(_mm256_sign_epi8(magnitude, sign), _mm256_set1_epi8((char)offset));
 }
 
 /* ---- scales ---- */
@@ -105,82 +26,75 @@ MOTE_INLINE __m256i odd_scale(__m256i v)
     return _mm256_or_si256(_mm256_add_epi16(v, v), _mm256_set1_epi16(1));
 }
 
-/* 8 scales of 32 columns, in 32-bit lanes of at most 16 bits: to both halves of the tile's scales, and times
- * `offset` to its biases. */
-MOTE_INLINE void scales_per_32(__m256i scale, int offset, struct mote_tile256 *t)
+/* 2 (x >> 28) + 1, twice each. */
+MOTE_INLINE __m256i scale_words(__m256i x)
 {
-    __m256i twice = _mm256_or_si256(scale, _mm256_slli_epi32(scale, 16));
-    t->bias = _mm256_mullo_epi16(twice, _mm256_set1_epi16((short)offset));
-    t->scale = _mm256_permute4x64_epi64(_mm256_packus_epi32(scale, scale), 0x88);
+    __m256i scale = _mm256_or_si256(_mm256_srli_epi32(x, 27), _mm256_set1_epi32(1));
+    return _mm256_or_si256(scale, _mm256_slli_epi32(scale, 16));
 }
 
-/* 16 nibbles, low first, one for 16 columns: scale 2 n + 1 (IQ2_XS, IQ2_S). */
-MOTE_INLINE void scales_of_nibbles(const uint8_t *nibbles, int offset, struct mote_tile256 *t)
+/* 16 nibbles, low first, one for 16 columns: scale 2 n + 1. */
+MOTE_INLINE __m256i scale_nibbles(const uint8_t *nibbles)
 {
     __m128i v = _mm_loadl_epi64((const __m128i *)(const void *)nibbles);
     __m128i low = _mm_and_si128(v, _mm_set1_epi8(15));
     __m128i high = _mm_and_si128(_mm_srli_epi16(v, 4), _mm_set1_epi8(15));
-    t->scale = odd_scale(_mm256_cvtepu8_epi16(_mm_unpacklo_epi64(low, high)));
-    __m256i in_order = odd_scale(_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high)));
-    t->bias = _mm256_mullo_epi16(in_order, _mm256_set1_epi16((short)offset));
+    return odd_scale(_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high)));
 }
 
-/* ---- books of 8 magnitudes: 8, 25, 43 ---- */
+/* ---- books of magnitudes, with signs ---- */
 
 /* 66 bytes: f16 d, 8 x (index[4], u32: 4 sign codes, scale in the top 4 bits); w = d/8 (2 scale + 1) magnitude */
-MOTE_INLINE void tile_iq2_xxs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq2_xxs(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 66);
     __m256 low = _mm256_castsi256_ps(mote_load_256(b + 2)), high = _mm256_castsi256_ps(mote_load_256(b + 34));
     __m256i x = _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xDD)); /* words 0 1 4 5 2 3 6 7 */
-    __m256i half[2];
-    sign_halves_interleaved(sign_words(x), half);
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        __m256i g = ENTRIES_OF_8(mote_iq2xxs_grid, b + 2 + 8 * k);
-        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 43);
-    }
-    __m256i scale = _mm256_or_si256(_mm256_srli_epi32(x, 27), _mm256_set1_epi32(1)); /* 2 (x >> 28) + 1 */
-    scales_per_32(_mm256_permute4x64_epi64(scale, 0xD8), 43, t);
-    t->d = mote_f16_load(b) * 0.125f;
+    mote_store_256(head->sign, sign_words(x));
+    mote_store_256(head->scale, scale_words(x));
 }
 
-#define TILE_NAME iq2_xxs
-#define TILE_GROUP 32
-#define TILE_MAX_CODE 86
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i magnitude_iq2_xxs(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)head;
+    return entries_of_8_at_bytes(mote_iq2xxs_grid, b + 2 + 8 * k);
+}
+
+#define BOOK_NAME iq2_xxs
+#define BOOK_BYTES 66
+#define BOOK_UNIT 0.125f
+#define BOOK_GROUP 32
+#define BOOK_INTERLEAVED 1
+#define BOOK_OFFSET 43
+#include "cpu/dot_book_avx2.h"
 
 /* 74 bytes: f16 d, u16[32]: index in 9 bits, sign code in 7; nibbles[8]: scales per 16 */
-MOTE_INLINE void tile_iq2_xs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq2_xs(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 74);
-    __m256i low = mote_load_256(b + 2), high = mote_load_256(b + 34), half[2];
-    _Alignas(32) uint16_t index[32];
-    mote_store_256(index, _mm256_and_si256(low, _mm256_set1_epi16(511)));
-    mote_store_256(index + 16, _mm256_and_si256(high, _mm256_set1_epi16(511)));
+    __m256i low = mote_load_256(b + 2), high = mote_load_256(b + 34);
+    mote_store_256(head->index, _mm256_and_si256(low, _mm256_set1_epi16(511)));
+    mote_store_256(head->index + 16, _mm256_and_si256(high, _mm256_set1_epi16(511)));
     __m256i code = _mm256_packus_epi16(_mm256_srli_epi16(low, 9), _mm256_srli_epi16(high, 9));
-    sign_halves_interleaved(sign_parity(code), half);
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        __m256i g = ENTRIES_OF_8(mote_iq2xs_grid, index + 4 * k);
-        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 43);
-    }
-    scales_of_nibbles(b + 66, 43, t);
-    t->d = mote_f16_load(b) * 0.125f;
+    mote_store_256(head->sign, _mm256_permute4x64_epi64(sign_parity(code), 0xD8));
+    mote_store_256(head->scale, scale_nibbles(b + 66));
 }
 
-#define TILE_NAME iq2_xs
-#define TILE_GROUP 16
-#define TILE_MAX_CODE 86
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i magnitude_iq2_xs(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)b;
+    return entries_of_8_at_words(mote_iq2xs_grid, head->index + 4 * k);
+}
+
+#define BOOK_NAME iq2_xs
+#define BOOK_BYTES 74
+#define BOOK_UNIT 0.125f
+#define BOOK_GROUP 16
+#define BOOK_INTERLEAVED 0
+#define BOOK_OFFSET 43
+#include "cpu/dot_book_avx2.h"
 
 /* 82 bytes: f16 d, low index bytes[32], sign bytes[32], two more index bits each [8], nibbles[8]: scales per 16 */
-MOTE_INLINE void tile_iq2_s(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq2_s(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 82);
-    _Alignas(32) uint16_t index[32];
     __m256i more = _mm256_set1_epi64x((long long)mote_load_u64(b + 66));
     const int z = -128; /* pshufb: zero */
     __m256i at = _mm256_setr_epi8(0, z, 0, z, 0, z, 0, z, 1, z, 1, z, 1, z, 1, z, 2, z, 2, z, 2, z, 2, z, 3,
@@ -192,55 +106,52 @@ MOTE_INLINE void tile_iq2_s(const struct mote_matrix *w, int64_t row, int64_t co
             _mm256_mullo_epi16(bits, _mm256_set1_epi64x(0x0004001000400100)); /* pair l of 4 to bits 8, 9 */
         bits = _mm256_and_si256(bits, _mm256_set1_epi16(0x300));
         __m256i low = _mm256_cvtepu8_epi16(mote_load_128(b + 2 + 16 * h));
-        mote_store_256(index + 16 * h, _mm256_or_si256(low, bits));
+        mote_store_256(head->index + 16 * h, _mm256_or_si256(low, bits));
     }
-    __m256i half[2];
-    sign_halves(mote_load_256(b + 34), half);
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        __m256i g = ENTRIES_OF_8(mote_iq2s_grid, index + 4 * k);
-        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 43);
-    }
-    scales_of_nibbles(b + 74, 43, t);
-    t->d = mote_f16_load(b) * 0.125f;
+    mote_store_256(head->sign, mote_load_256(b + 34));
+    mote_store_256(head->scale, scale_nibbles(b + 74));
 }
 
-#define TILE_NAME iq2_s
-#define TILE_GROUP 16
-#define TILE_MAX_CODE 86
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i magnitude_iq2_s(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)b;
+    return entries_of_8_at_words(mote_iq2s_grid, head->index + 4 * k);
+}
 
-/* ---- books of 4 magnitudes ---- */
+#define BOOK_NAME iq2_s
+#define BOOK_BYTES 82
+#define BOOK_UNIT 0.125f
+#define BOOK_GROUP 16
+#define BOOK_INTERLEAVED 0
+#define BOOK_OFFSET 43
+#include "cpu/dot_book_avx2.h"
 
 /* 98 bytes: f16 d, index[64], 8 x u32: 4 sign codes, scale in the top 4 bits; w = d/4 (2 scale + 1) magnitude */
-MOTE_INLINE void tile_iq3_xxs(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq3_xxs(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 98);
-    __m256i x = mote_load_256(b + 66), half[2];
-    sign_halves(sign_words(x), half);
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        const uint8_t *index = b + 2 + 8 * k;
-        __m256i g = ENTRIES_OF_4(mote_iq3xxs_grid, index);
-        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 62);
-    }
-    scales_per_32(_mm256_or_si256(_mm256_srli_epi32(x, 27), _mm256_set1_epi32(1)), 62, t);
-    t->d = mote_f16_load(b) * 0.25f;
+    __m256i x = mote_load_256(b + 66);
+    mote_store_256(head->sign, sign_words(x));
+    mote_store_256(head->scale, scale_words(x));
 }
 
-#define TILE_NAME iq3_xxs
-#define TILE_GROUP 32
-#define TILE_MAX_CODE 124
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i magnitude_iq3_xxs(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)head;
+    return entries_of_4_at_bytes(mote_iq3xxs_grid, b + 2 + 8 * k);
+}
+
+#define BOOK_NAME iq3_xxs
+#define BOOK_BYTES 98
+#define BOOK_UNIT 0.25f
+#define BOOK_GROUP 32
+#define BOOK_INTERLEAVED 0
+#define BOOK_OFFSET 62
+#include "cpu/dot_book_avx2.h"
 
 /* 110 bytes: f16 d, low index bytes[64], ninth index bits[8], sign bytes[32], nibbles[4]: scales per 32;
  * w = d (2 scale + 1) magnitude */
-MOTE_INLINE void tile_iq3_s(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq3_s(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 110);
-    _Alignas(32) uint16_t index[64];
     __m256i more = _mm256_set1_epi64x((long long)mote_load_u64(b + 66));
     const int z = -128;
     __m256i at = _mm256_setr_epi8(0, z, 0, z, 0, z, 0, z, 0, z, 0, z, 0, z, 0, z, 1, z, 1, z, 1, z, 1, z, 1,
@@ -251,27 +162,28 @@ MOTE_INLINE void tile_iq3_s(const struct mote_matrix *w, int64_t row, int64_t co
         __m256i bits = _mm256_shuffle_epi8(more, _mm256_add_epi8(at, _mm256_set1_epi16((short)(2 * h))));
         bits = _mm256_and_si256(_mm256_mullo_epi16(bits, to_bit_8), _mm256_set1_epi16(256));
         __m256i low = _mm256_cvtepu8_epi16(mote_load_128(b + 2 + 16 * h));
-        mote_store_256(index + 16 * h, _mm256_or_si256(low, bits));
+        mote_store_256(head->index + 16 * h, _mm256_or_si256(low, bits));
     }
-    __m256i half[2];
-    sign_halves(mote_load_256(b + 74), half);
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        __m256i g = ENTRIES_OF_4(mote_iq3s_grid, index + 8 * k);
-        t->code[k] = signed_code(g, sign_spread(half[k / 4], k % 4), 15);
-    }
+    mote_store_256(head->sign, mote_load_256(b + 74));
     __m256i nibbles = _mm256_set1_epi32((int)mote_load_u32(b + 106));
     nibbles = _mm256_srlv_epi32(nibbles, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
-    scales_per_32(_mm256_or_si256(_mm256_add_epi32(nibbles, nibbles), _mm256_set1_epi32(1)), 15, t);
-    t->d = mote_f16_load(b);
+    mote_store_256(head->scale, odd_scale(_mm256_or_si256(nibbles, _mm256_slli_epi32(nibbles, 16))));
 }
 
-#define TILE_NAME iq3_s
-#define TILE_GROUP 32
-#define TILE_MAX_CODE 30
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i magnitude_iq3_s(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)b;
+    return entries_of_4_at_words(mote_iq3s_grid, head->index + 8 * k);
+}
+
+#define BOOK_NAME iq3_s
+#define BOOK_BYTES 110
+#define BOOK_UNIT 1.0f
+#define BOOK_GROUP 32
+#define BOOK_INTERLEAVED 0
+#define BOOK_OFFSET 15
+#include "cpu/dot_book_avx2.h"
 
 /* ---- the book of ternary digits: -1, 0, 1, and a shift of an eighth ---- */
 
@@ -295,7 +207,7 @@ MOTE_INLINE void tile_iq1_s(const struct mote_matrix *w, int64_t row, int64_t co
     }
     MOTE_UNROLL for (int k = 0; k < 8; k++)
     {
-        __m256i g = ENTRIES_OF_8(mote_iq1s_grid, index + 4 * k);
+        __m256i g = entries_of_8_at_words(mote_iq1s_grid, index + 4 * k);
         t->code[k] = _mm256_add_epi8(g, _mm256_set1_epi8(1));
     }
     __m128i scale = _mm_and_si128(_mm_srli_epi16(word, 11), _mm_set1_epi16(14));
@@ -339,7 +251,8 @@ MOTE_INLINE void tile_iq1_m(const struct mote_matrix *w, int64_t row, int64_t co
                                   3, 3, 3, 3, 3, 3, 3);
     MOTE_UNROLL for (int k = 0; k < 8; k++)
     {
-        __m256i g = _mm256_add_epi8(ENTRIES_OF_8(mote_iq1s_grid, index + 4 * k), _mm256_set1_epi8(1));
+        __m256i g =
+            _mm256_add_epi8(entries_of_8_at_words(mote_iq1s_grid, index + 4 * k), _mm256_set1_epi8(1));
         __m256i up =
             _mm256_shuffle_epi8(half[k / 4], _mm256_add_epi8(at, _mm256_set1_epi8((char)(4 * (k % 4)))));
         t->code[k] = _mm256_add_epi8(_mm256_slli_epi16(g, 3), up);
