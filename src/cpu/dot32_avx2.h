@@ -21,7 +21,6 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
         int64_t at = x_row[i] * x->stride;
         q[i] = x->q + at, scale[i] = x->scale + at / 32, sum[i] = x->sum32 + at / 32;
     }
-    const __m256i one = _mm256_set1_epi16(1);
     (void)n_x;
     for (int64_t nth = 0; nth < n_row; nth++) {
         int64_t r = mote_dot_row(nth, n_row);
@@ -30,26 +29,21 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
         for (int64_t col = 0; col < w->n_col; col += 256) {
             struct mote_tile32 t;
             MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
-            _Alignas(32) float by[MOTE_DOT_ROWS][8];
             MOTE_UNROLL for (int i = 0; i < n; i++)
             {
-                _mm256_store_ps(by[i], _mm256_mul_ps(t.d, _mm256_loadu_ps(scale[i] + col / 32)));
-                if (TILE_BIAS)
-                    acc_bias[i] = _mm256_fmadd_ps(t.bias, _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
-                if (TILE_OFFSET)
-                    acc_bias[i] = _mm256_fmadd_ps(t.d, _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
-            }
-            MOTE_UNROLL for (int k = 0; k < 8; k++)
-            {
-                MOTE_UNROLL for (int i = 0; i < n; i++)
+                __m256i p[8];
+                MOTE_UNROLL for (int k = 0; k < 8; k++)
                 {
                     __m256i v = mote_load_256(q[i] + col + 32 * k);
-                    __m256i p =
-                        TILE_MAX_CODE ? _mm256_maddubs_epi16(t.code[k], v) : mote_mul_signed(t.code[k], v);
-                    __m256 f = _mm256_cvtepi32_ps(_mm256_madd_epi16(p, one));
-                    acc[i] = _mm256_fmadd_ps(f, _mm256_broadcast_ss(&by[i][k]), acc[i]);
-                    MOTE_KEEP(acc[i]);
+                    p[k] = TILE_MAX_CODE ? _mm256_maddubs_epi16(t.code[k], v) : mote_mul_signed(t.code[k], v);
                 }
+                __m256 sums = _mm256_cvtepi32_ps(mote_sums_of_8(p, TILE_MAX_CODE));
+                __m256 by = _mm256_mul_ps(t.d, _mm256_loadu_ps(scale[i] + col / 32));
+                acc[i] = _mm256_fmadd_ps(sums, by, acc[i]);
+                MOTE_KEEP(acc[i]);
+                if (TILE_BIAS || TILE_OFFSET)
+                    acc_bias[i] = _mm256_fmadd_ps(TILE_BIAS ? t.bias : t.d,
+                                                  _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
             }
         }
         MOTE_UNROLL for (int i = 0; i < n; i++)

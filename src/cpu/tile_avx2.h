@@ -88,6 +88,28 @@ MOTE_INLINE __m256i mote_tile_scale(__m256i scale, int k)
     return _mm256_shuffle_epi8(scale, _mm256_set1_epi16((short)(2 * k | (2 * k + 1) << 8)));
 }
 
+/* Element k: the sum of the 16 numbers of p[k], which are sums of two products of a code and an activation. Codes up to
+ * 32 leave room for 8 products in 16 bits: 8 * 32 * 127 = 32512. */
+MOTE_INLINE __m256i mote_sums_of_8(const __m256i p[8], const int max_code)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i a[8], b[4], c[2];
+    MOTE_UNROLL for (int k = 0; k < 8; k++) a[k] = _mm256_madd_epi16(p[k], one);
+    if (max_code && max_code <= 32) {
+        MOTE_UNROLL for (int k = 0; k < 4; k++) b[k] =
+            _mm256_madd_epi16(_mm256_packs_epi32(a[2 * k], a[2 * k + 1]), one);
+        MOTE_UNROLL for (int k = 0; k < 2; k++) c[k] =
+            _mm256_madd_epi16(_mm256_packs_epi32(b[2 * k], b[2 * k + 1]), one);
+    } else {
+        MOTE_UNROLL for (int k = 0; k < 4; k++) b[k] = _mm256_add_epi32(
+            _mm256_unpacklo_epi32(a[2 * k], a[2 * k + 1]), _mm256_unpackhi_epi32(a[2 * k], a[2 * k + 1]));
+        MOTE_UNROLL for (int k = 0; k < 2; k++) c[k] = _mm256_add_epi32(
+            _mm256_unpacklo_epi64(b[2 * k], b[2 * k + 1]), _mm256_unpackhi_epi64(b[2 * k], b[2 * k + 1]));
+    }
+    return _mm256_add_epi32(_mm256_permute2x128_si256(c[0], c[1], 0x20),
+                            _mm256_permute2x128_si256(c[0], c[1], 0x31));
+}
+
 #define MOTE_CAT_(a, b) a##b
 #define MOTE_CAT(a, b) MOTE_CAT_(a, b)
 
