@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -96,10 +96,28 @@ MOTE_INLINE f32x8 vec_select(i32x8 mask, f32x8 yes, f32x8 no)
     return (f32x8)(((i32x8)yes & mask) | ((i32x8)no & ~mask));
 }
 
+#if defined(__SSE2__) && !defined(__AVX__) /* compilers make scalar code of 32-byte comparisons */
+MOTE_INLINE __m128 vec_half(f32x8 x, int half)
+{
+    __m128 part[2];
+    memcpy(part, &x, sizeof part);
+    return part[half];
+}
+
+MOTE_INLINE f32x8 vec_join(__m128 low, __m128 high)
+{
+    f32x8 x;
+    memcpy(&x, (const __m128[2]){low, high}, sizeof x);
+    return x;
+}
+#endif
+
 MOTE_INLINE f32x8 vec_min(f32x8 a, f32x8 b) /* a < b ? a : b */
 {
 #ifdef __AVX__
     return (f32x8)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return vec_join(_mm_min_ps(vec_half(a, 0), vec_half(b, 0)), _mm_min_ps(vec_half(a, 1), vec_half(b, 1)));
 #else
     return vec_select(a < b, a, b);
 #endif
@@ -109,6 +127,8 @@ MOTE_INLINE f32x8 vec_max(f32x8 a, f32x8 b) /* a > b ? a : b */
 {
 #ifdef __AVX__
     return (f32x8)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return vec_join(_mm_max_ps(vec_half(a, 0), vec_half(b, 0)), _mm_max_ps(vec_half(a, 1), vec_half(b, 1)));
 #else
     return vec_select(a > b, a, b);
 #endif
