@@ -10,6 +10,11 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
+mote_status mote_bench_start(const struct mote_bench_job *job)
+{
+    return mote_measure_bandwidth(job->n_thread, job->bandwidth);
+}
+
 /* ---- timing ---- */
 
 static int by_size(const void *a, const void *b)
@@ -64,7 +69,7 @@ mote_status mote_bench_time_long(const struct mote_bench_job *job, mote_bench_ru
 
 mote_status mote_bench_report(const struct mote_bench_job *job, struct mote_bench_row *row)
 {
-    row->floor = row->bytes / job->bandwidth;
+    row->floor = row->bytes / *job->bandwidth;
     FAIL_IF(job->fn(job->context, row), MOTE_CANCELLED, "bench: stopped after %s", row->name);
     return MOTE_OK;
 }
@@ -145,9 +150,11 @@ mote_status mote_bench(const struct mote_bench_options *given, double *bandwidth
             options.n_repeat, options.n_thread, (long long)options.n_generate, MAX_REPEAT);
     struct mote_model_options model = {0};
     if (options.model_options) MOTE_TAKE_OPTIONS(model, options.model_options);
+    double unseen;
     const char *act = model.act ? model.act : "default";
     struct mote_bench_job job = {.options = &options,
                                  .model = &model,
+                                 .bandwidth = bandwidth ? bandwidth : &unseen,
                                  .n_repeat = options.n_repeat ? options.n_repeat : 5,
                                  .n_thread = options.n_thread ? options.n_thread : model.n_thread,
                                  .act_f32 = !strcmp(act, "f32"),
@@ -155,7 +162,5 @@ mote_status mote_bench(const struct mote_bench_options *given, double *bandwidth
                                  .context = context};
     FAIL_IF(!job.act_f32 && strcmp(act, "default"), MOTE_ARGUMENT, "bench: act '%s', expected default or f32",
             act);
-    TRY(mote_measure_bandwidth(job.n_thread, &job.bandwidth));
-    if (bandwidth) *bandwidth = job.bandwidth;
     return benches[which].run(&job);
 }

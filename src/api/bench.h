@@ -19,12 +19,15 @@ enum {
 struct mote_bench_job {
     const struct mote_bench_options *options;
     const struct mote_model_options *model; /* zeros when the caller has none */
-    double bandwidth;                       /* bytes per second */
+    double *bandwidth; /* bytes per second: result of mote_bench_start, the caller's to see */
     int n_repeat, n_thread;
     int act_f32; /* float activations instead of each format's default */
     mote_bench_fn *fn;
     void *context;
 };
+
+/* Measure the bandwidth. Comes after the checks of what is asked for: a wrong request is refused at once. */
+mote_status mote_bench_start(const struct mote_bench_job *job);
 
 typedef mote_status mote_bench_run_fn(void *context, int64_t run);
 

@@ -116,6 +116,7 @@ mote_status mote_bench_kernel(const struct mote_bench_job *job)
     TRY(mote_bench_formats(job, format, &n_format));
     TRY(mote_bench_rows(job, default_rows, sizeof default_rows / sizeof *default_rows, &rows, &n_rows));
     TRY(mote_cpu_tier_choose(&tier));
+    TRY(mote_bench_start(job));
     int64_t most = 1;
     for (size_t i = 0; i < n_rows; i++)
         if (rows[i] > most) most = rows[i];

@@ -178,6 +178,7 @@ mote_status mote_bench_model(const struct mote_bench_job *job)
     }
     struct model_bench bench = {.job = job};
     mote_status status = open_model(&bench, most);
+    if (status == MOTE_OK) status = mote_bench_start(job);
     for (size_t i = 0; status == MOTE_OK && i < n_rows; i++) status = bench_row(&bench, rows[i], 0, 1);
     for (size_t i = 0; status == MOTE_OK && i < n_depth; i++)
         status = bench_row(&bench, n_generate, depth[i], 0);

@@ -388,6 +388,7 @@ mote_status mote_bench_moe(const struct mote_bench_job *job)
     TRY(read_shape(job->options->shape, &shape));
     TRY(mote_bench_formats(job, format, &n_format));
     TRY(mote_bench_rows(job, default_rows, sizeof default_rows / sizeof *default_rows, &rows, &n_rows));
+    TRY(mote_bench_start(job));
     for (int f = 0; f < n_format; f++) {
         mote_status status = bench_format(job, &shape, format[f], rows, n_rows);
         /* Of all formats, those that fit. */
