@@ -3,9 +3,14 @@
  * TILE_BIAS 0: w = d * scale * code
  *           1: w = d * (scale * code - bias)          (one unit for both)
  *           2: w = d * scale * code - d_bias * bias
+ * TILE_OFFSET, where defined, of all codes, for gemm alone: w = d * scale * (code - TILE_OFFSET), TILE_BIAS 0.
  * TILE_OWN_DOT, where defined, leaves dot to the file that includes this one.
  * Bounds: 32-bit sums of a tile: 256 * |scale| * max_code * 127 < 2^31, and |bias| <= 4096.
  */
+
+#ifndef TILE_OFFSET
+#define TILE_OFFSET 0
+#endif
 
 #ifndef TILE_OWN_DOT
 MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
@@ -104,7 +109,7 @@ static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t ro
 static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 {
     static const struct mote_unpack unpack = {MOTE_CAT(unpack_, TILE_NAME), TILE_GROUP, TILE_MAX_CODE,
-                                              TILE_MAX_CODE == 0, TILE_BIAS != 0};
+                                              TILE_MAX_CODE == 0, TILE_BIAS != 0, TILE_OFFSET};
     mote_gemm_panel_avx2(&unpack, MOTE_MATMUL_PASS);
 }
 
@@ -112,4 +117,5 @@ static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 #undef TILE_GROUP
 #undef TILE_MAX_CODE
 #undef TILE_BIAS
+#undef TILE_OFFSET
 #undef TILE_OWN_DOT

@@ -30,14 +30,19 @@ MOTE_INLINE __m256i sign_words(__m256i x)
     return sign_parity(_mm256_blendv_epi8(pairs, high, _mm256_set1_epi16((short)0xFF00)));
 }
 
+/* pshufb: bytes 4 i .. 4 i + 3 of a half, 8 times each. */
+MOTE_INLINE __m256i spread_of_8(int i)
+{
+    const long long one = 0x0101010101010101;
+    return _mm256_setr_epi64x(4 * i * one, (4 * i + 1) * one, (4 * i + 2) * one, (4 * i + 3) * one);
+}
+
 /* Sign bytes 4 i .. 4 i + 3 of each half (both halves are alike) -> 32 bytes, negative where the sign bit is set,
- * else positive, never 0: for pshufb's partner psignb. 127 plus a single bit wraps to a negative number. */
+ * else positive, never 0: what psignb takes. 127 plus a single bit wraps to a negative number. */
 MOTE_INLINE __m256i sign_spread(__m256i signs, int i)
 {
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
-                                  3, 3, 3, 3, 3, 3, 3);
-    __m256i byte = _mm256_shuffle_epi8(signs, _mm256_add_epi8(at, _mm256_set1_epi8((char)(4 * i))));
+    __m256i byte = _mm256_shuffle_epi8(signs, spread_of_8(i));
     return _mm256_add_epi8(_mm256_and_si256(byte, bit), _mm256_set1_epi8(127));
 }
 
@@ -103,6 +108,7 @@ MOTE_INLINE __m256i entries_of_4_at_words(const uint32_t *book, const uint16_t *
 struct book_head {
     _Alignas(32) uint8_t sign[32];   /* one byte per 8 columns, bit j: column j is negative */
     _Alignas(32) uint16_t scale[16]; /* one per 16 columns */
+    _Alignas(32) int16_t bias[16];   /* one per 16 columns, of books without signs */
     _Alignas(32) uint16_t index[64]; /* entries of the book; not filled where the block has them as bytes */
 };
 
@@ -128,6 +134,11 @@ MOTE_INLINE __m256i book_scale(const struct book_head *head, int place, int grou
                                                       0x03020302, 0x03020302, 0x03020302, 0x03020302));
 }
 
+MOTE_INLINE __m256i book_sign(const struct book_head *head, int place)
+{
+    return sign_spread(_mm256_broadcastsi128_si256(mote_load_128(head->sign + place / 4 * 16)), place % 4);
+}
+
 /* ---- from integers to floats ---- */
 
 enum { BOOK_RUN = 4 }; /* blocks whose sums are folded together */
@@ -136,16 +147,6 @@ MOTE_INLINE __m128 book_x_scale(const float *scale, int n)
 {
     if (__builtin_expect(n == BOOK_RUN, 1)) return _mm_loadu_ps(scale);
     return _mm_maskload_ps(scale, _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3)));
-}
-
-/* f16 scales at the heads of n blocks, then zeros. */
-MOTE_INLINE __m128 book_d(const uint8_t *b, int bytes, int n)
-{
-    __m128i h = _mm_cvtsi32_si128(mote_load_u16(b));
-    if (n > 1) h = _mm_insert_epi16(h, mote_load_u16(b + bytes), 1);
-    if (n > 2) h = _mm_insert_epi16(h, mote_load_u16(b + 2 * bytes), 2);
-    if (n > 3) h = _mm_insert_epi16(h, mote_load_u16(b + 3 * bytes), 3);
-    return _mm_cvtph_ps(h);
 }
 
 /* acc[j] += d[j] * by[j] * (sum of total[j]) */

@@ -44,6 +44,18 @@ MOTE_INLINE __m256i scale_nibbles(const uint8_t *nibbles)
 
 /* ---- books of magnitudes, with signs ---- */
 
+/* All but IQ1_M begin with their scale. */
+MOTE_INLINE uint16_t d_first(const uint8_t *b)
+{
+    return mote_load_u16(b);
+}
+#define d_iq1_s d_first
+#define d_iq2_xxs d_first
+#define d_iq2_xs d_first
+#define d_iq2_s d_first
+#define d_iq3_xxs d_first
+#define d_iq3_s d_first
+
 /* 66 bytes: f16 d, 8 x (index[4], u32: 4 sign codes, scale in the top 4 bits); w = d/8 (2 scale + 1) magnitude */
 MOTE_INLINE void head_iq2_xxs(const uint8_t *b, struct book_head *head)
 {
@@ -53,7 +65,7 @@ MOTE_INLINE void head_iq2_xxs(const uint8_t *b, struct book_head *head)
     mote_store_256(head->scale, scale_words(x));
 }
 
-MOTE_INLINE __m256i magnitude_iq2_xxs(const uint8_t *b, const struct book_head *head, int k)
+MOTE_INLINE __m256i entries_iq2_xxs(const uint8_t *b, const struct book_head *head, int k)
 {
     (void)head;
     return entries_of_8_at_bytes(mote_iq2xxs_grid, b + 2 + 8 * k);
@@ -78,7 +90,7 @@ MOTE_INLINE void head_iq2_xs(const uint8_t *b, struct book_head *head)
     mote_store_256(head->scale, scale_nibbles(b + 66));
 }
 
-MOTE_INLINE __m256i magnitude_iq2_xs(const uint8_t *b, const struct book_head *head, int k)
+MOTE_INLINE __m256i entries_iq2_xs(const uint8_t *b, const struct book_head *head, int k)
 {
     (void)b;
     return entries_of_8_at_words(mote_iq2xs_grid, head->index + 4 * k);
@@ -112,7 +124,7 @@ MOTE_INLINE void head_iq2_s(const uint8_t *b, struct book_head *head)
     mote_store_256(head->scale, scale_nibbles(b + 74));
 }
 
-MOTE_INLINE __m256i magnitude_iq2_s(const uint8_t *b, const struct book_head *head, int k)
+MOTE_INLINE __m256i entries_iq2_s(const uint8_t *b, const struct book_head *head, int k)
 {
     (void)b;
     return entries_of_8_at_words(mote_iq2s_grid, head->index + 4 * k);
@@ -134,7 +146,7 @@ MOTE_INLINE void head_iq3_xxs(const uint8_t *b, struct book_head *head)
     mote_store_256(head->scale, scale_words(x));
 }
 
-MOTE_INLINE __m256i magnitude_iq3_xxs(const uint8_t *b, const struct book_head *head, int k)
+MOTE_INLINE __m256i entries_iq3_xxs(const uint8_t *b, const struct book_head *head, int k)
 {
     (void)head;
     return entries_of_4_at_bytes(mote_iq3xxs_grid, b + 2 + 8 * k);
@@ -171,7 +183,7 @@ MOTE_INLINE void head_iq3_s(const uint8_t *b, struct book_head *head)
     mote_store_256(head->scale, odd_scale(_mm256_or_si256(nibbles, _mm256_slli_epi32(nibbles, 16))));
 }
 
-MOTE_INLINE __m256i magnitude_iq3_s(const uint8_t *b, const struct book_head *head, int k)
+MOTE_INLINE __m256i entries_iq3_s(const uint8_t *b, const struct book_head *head, int k)
 {
     (void)b;
     return entries_of_4_at_words(mote_iq3s_grid, head->index + 8 * k);
@@ -189,94 +201,92 @@ MOTE_INLINE __m256i magnitude_iq3_s(const uint8_t *b, const struct book_head *he
 
 /* 50 bytes: f16 d, low index bytes[32], u16[8]: 4 x 3 more index bits, 3 bits of scale, 1: the shift is negative.
  * Code 0..2: w = d/8 (2 scale + 1) (8 code - 8 +- 1) */
-MOTE_INLINE void tile_iq1_s(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq1_s(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 50);
-    _Alignas(32) uint16_t index[32];
-    __m128i word = mote_load_128(b + 34);
+    __m256i word = _mm256_broadcastsi128_si256(mote_load_128(b + 34));
     __m256i at = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5, 6,
                                   7, 6, 7, 6, 7, 6, 7);
     MOTE_UNROLL for (int h = 0; h < 2; h++)
     {
-        __m256i bits = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(word),
-                                           _mm256_add_epi8(at, _mm256_set1_epi8((char)(8 * h))));
+        __m256i bits = _mm256_shuffle_epi8(word, _mm256_add_epi8(at, _mm256_set1_epi8((char)(8 * h))));
         bits = _mm256_mullo_epi16(bits, _mm256_set1_epi64x(0x0001000800400200)); /* 3 bits to bit 9 */
         bits = _mm256_srli_epi16(_mm256_and_si256(bits, _mm256_set1_epi16(0xE00)), 1);
         __m256i low = _mm256_cvtepu8_epi16(mote_load_128(b + 2 + 16 * h));
-        mote_store_256(index + 16 * h, _mm256_or_si256(low, bits));
+        mote_store_256(head->index + 16 * h, _mm256_or_si256(low, bits));
     }
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        __m256i g = entries_of_8_at_words(mote_iq1s_grid, index + 4 * k);
-        t->code[k] = _mm256_add_epi8(g, _mm256_set1_epi8(1));
-    }
-    __m128i scale = _mm_and_si128(_mm_srli_epi16(word, 11), _mm_set1_epi16(14));
-    scale = _mm_or_si128(scale, _mm_set1_epi16(1));
-    __m128i eight = _mm_slli_epi16(scale, 3);
-    __m128i bias = _mm_sub_epi16(eight, _mm_sign_epi16(scale, _mm_or_si128(word, _mm_set1_epi16(1))));
-    t->scale = _mm256_broadcastsi128_si256(eight);
-    t->bias = _mm256_setr_m128i(_mm_unpacklo_epi16(bias, bias), _mm_unpackhi_epi16(bias, bias));
-    t->d = mote_f16_load(b) * 0.125f;
+    word = _mm256_permute4x64_epi64(word, 0x10);
+    word = _mm256_unpacklo_epi16(word, word); /* each twice */
+    __m256i scale = _mm256_and_si256(_mm256_srli_epi16(word, 11), _mm256_set1_epi16(14));
+    scale = _mm256_or_si256(scale, _mm256_set1_epi16(1));
+    __m256i shift = _mm256_sign_epi16(scale, _mm256_or_si256(word, _mm256_set1_epi16(1)));
+    scale = _mm256_slli_epi16(scale, 3);
+    mote_store_256(head->scale, scale);
+    mote_store_256(head->bias, _mm256_sub_epi16(scale, shift));
 }
 
-#define TILE_NAME iq1_s
-#define TILE_GROUP 32
-#define TILE_MAX_CODE 2
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i entries_iq1_s(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)b;
+    return _mm256_add_epi8(entries_of_8_at_words(mote_iq1s_grid, head->index + 4 * k), _mm256_set1_epi8(1));
+}
+
+#define BOOK_NAME iq1_s
+#define BOOK_BYTES 50
+#define BOOK_UNIT 0.125f
+#define BOOK_GROUP 32
+#define BOOK_INTERLEAVED 0
+#define BOOK_OFFSET 0
+#define BOOK_MAX_CODE 2
+#include "cpu/dot_book_avx2.h"
 
 /* 56 bytes: low index bytes[32], nibbles[16]: 3 more index bits, 1: the shift is negative; u16[4]: 4 x 3 bits of
  * scale per 16, and a quarter of d's bits on top. Code 8 (digit + 1) + 0 or 2: w = d/8 (2 scale + 1) (code - 9) */
-MOTE_INLINE void tile_iq1_m(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
+MOTE_INLINE void head_iq1_m(const uint8_t *b, struct book_head *head)
 {
-    const uint8_t *b = block_256(w, row, col, 56);
-    _Alignas(32) uint16_t index[32];
     __m128i v = mote_load_128(b + 32), nibble = _mm_set1_epi8(15);
     __m128i even = _mm_and_si128(v, nibble), odd = _mm_and_si128(_mm_srli_epi16(v, 4), nibble);
-    __m128i more[2] = {_mm_unpacklo_epi8(even, odd),
-                       _mm_unpackhi_epi8(even, odd)}; /* one byte per 8 columns */
     MOTE_UNROLL for (int h = 0; h < 2; h++)
     {
-        __m128i low = mote_load_128(b + 16 * h), high = _mm_and_si128(more[h], _mm_set1_epi8(7));
-        _mm_store_si128((__m128i *)(void *)(index + 16 * h), _mm_unpacklo_epi8(low, high));
-        _mm_store_si128((__m128i *)(void *)(index + 16 * h + 8), _mm_unpackhi_epi8(low, high));
+        __m128i more =
+            h ? _mm_unpackhi_epi8(even, odd) : _mm_unpacklo_epi8(even, odd); /* a byte per 8 columns */
+        __m128i low = mote_load_128(b + 16 * h), high = _mm_and_si128(more, _mm_set1_epi8(7));
+        __m128i *index = (__m128i *)(void *)(head->index + 16 * h);
+        _mm_store_si128(index, _mm_unpacklo_epi8(low, high));
+        _mm_store_si128(index + 1, _mm_unpackhi_epi8(low, high));
+        __m128i up = _mm_srli_epi16(_mm_andnot_si128(more, _mm_set1_epi8(8)), 2);
+        _mm_store_si128((__m128i *)(void *)(head->sign + 16 * h), up); /* what the shift adds to a code */
     }
-    __m256i half[2];
-    MOTE_UNROLL for (int h = 0; h < 2; h++)
-    {
-        __m128i up = _mm_srli_epi16(_mm_andnot_si128(more[h], _mm_set1_epi8(8)), 2);
-        half[h] = _mm256_broadcastsi128_si256(up);
-    }
-    __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
-                                  3, 3, 3, 3, 3, 3, 3);
-    MOTE_UNROLL for (int k = 0; k < 8; k++)
-    {
-        __m256i g =
-            _mm256_add_epi8(entries_of_8_at_words(mote_iq1s_grid, index + 4 * k), _mm256_set1_epi8(1));
-        __m256i up =
-            _mm256_shuffle_epi8(half[k / 4], _mm256_add_epi8(at, _mm256_set1_epi8((char)(4 * (k % 4)))));
-        t->code[k] = _mm256_add_epi8(_mm256_slli_epi16(g, 3), up);
-    }
-    uint64_t words = mote_load_u64(b + 48);
-    __m256i sc = _mm256_shuffle_epi8(
-        _mm256_set1_epi64x((long long)words),
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7)));
-    sc = _mm256_mullo_epi16(sc, _mm256_setr_epi16(1 << 13, 1 << 7, 1 << 13, 1 << 7, 1 << 13, 1 << 7, 1 << 13,
-                                                  1 << 7, 1 << 10, 1 << 4, 1 << 10, 1 << 4, 1 << 10, 1 << 4,
-                                                  1 << 10, 1 << 4)); /* 3 bits to the top */
-    t->scale = odd_scale(_mm256_srli_epi16(sc, 13));
-    __m128i first = _mm256_castsi256_si128(t->scale), second = _mm256_extracti128_si256(t->scale, 1);
-    __m256i in_order =
-        _mm256_setr_m128i(_mm_unpacklo_epi16(first, second), _mm_unpackhi_epi16(first, second));
-    t->bias = _mm256_mullo_epi16(in_order, _mm256_set1_epi16(9));
-    t->d = _cvtsh_ss((uint16_t)_pext_u64(words, 0xF000F000F000F000u)) * 0.125f;
+    __m256i sc = _mm256_set1_epi64x((long long)mote_load_u64(b + 48));
+    sc = _mm256_shuffle_epi8(sc, _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4, 5,
+                                                  4, 5, 4, 5, 6, 7, 6, 7, 6, 7, 6, 7));
+    sc = _mm256_mullo_epi16(sc, _mm256_set1_epi64x(0x0010008004002000)); /* 3 bits to the top */
+    sc = odd_scale(_mm256_srli_epi16(sc, 13));
+    mote_store_256(head->scale, sc);
+    mote_store_256(head->bias, _mm256_mullo_epi16(sc, _mm256_set1_epi16(9)));
 }
 
-#define TILE_NAME iq1_m
-#define TILE_GROUP 16
-#define TILE_MAX_CODE 18
-#define TILE_BIAS 1
-#include "cpu/dot256_avx2.h"
+MOTE_INLINE __m256i entries_iq1_m(const uint8_t *b, const struct book_head *head, int k)
+{
+    (void)b;
+    __m256i g = entries_of_8_at_words(mote_iq1s_grid, head->index + 4 * k);
+    g = _mm256_slli_epi16(_mm256_add_epi8(g, _mm256_set1_epi8(1)), 3);
+    __m256i up = _mm256_broadcastsi128_si256(mote_load_128(head->sign + k / 4 * 16));
+    return _mm256_add_epi8(g, _mm256_shuffle_epi8(up, spread_of_8(k % 4)));
+}
+
+MOTE_INLINE uint16_t d_iq1_m(const uint8_t *b)
+{
+    return (uint16_t)_pext_u64(mote_load_u64(b + 48), 0xF000F000F000F000u);
+}
+
+#define BOOK_NAME iq1_m
+#define BOOK_BYTES 56
+#define BOOK_UNIT 0.125f
+#define BOOK_GROUP 16
+#define BOOK_INTERLEAVED 0
+#define BOOK_OFFSET 0
+#define BOOK_MAX_CODE 18
+#include "cpu/dot_book_avx2.h"
 
 /* ---- the book of 16 single values ---- */
 
