@@ -1,7 +1,7 @@
-/* matmul_k_avx2.c: Q8_0, Q4_0 and the K formats on AVX2: how each one's 256 columns unpack. See tile_avx2.h.
+/* matmul_k_avx2.c: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and the K formats on AVX2: how each one's 256 columns unpack. See tile_avx2.h.
  *
  * Largest code and integer scale, and with them the bounds of tile_avx2.h (16-bit pairs <= 32512, 32-bit sums):
- *   Q2_K  3 x 15    Q3_K  7 x 32    Q4_K  15 x 63    Q5_K  31 x 63    Q6_K  63 x 128    Q4_0  15    Q8_0  -128..127
+ *   Q2_K  3 x 15    Q3_K  7 x 32    Q4_K  15 x 63    Q5_K  31 x 63    Q6_K  63 x 128    Q4_0, Q4_1  15    Q5_0, Q5_1  31    Q8_0  -128..127
  *   the largest is Q6_K: pairs 2 * 63 * 127 = 16002, a tile in one lane 32 * 63 * 127 * 128 < 2^25.
  */
 #include "cpu/kernel.h"
@@ -33,11 +33,67 @@ MOTE_INLINE void tile_q4_0(const struct mote_matrix *w, int64_t row, int64_t col
     const uint8_t *b = mote_tile_blocks(w, row, col, 32, 18, buffer);
     MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_nibbles(b + 18 * k + 2);
     t->d = mote_load_8_f16(b, 18);
-    t->bias = _mm256_mul_ps(t->d, _mm256_set1_ps(-8));
 }
 
 #define TILE_NAME q4_0
 #define TILE_MAX_CODE 15
+#define TILE_BIAS 0
+#define TILE_OFFSET 8
+#include "cpu/dot32_avx2.h"
+
+/* 20 bytes: f16 d, f16 m, nibbles[16]; w = d * code + m */
+MOTE_INLINE void tile_q4_1(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+{
+    uint8_t buffer[8 * 20];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 20, buffer);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_nibbles(b + 20 * k + 4);
+    t->d = mote_load_8_f16(b, 20);
+    t->bias = mote_load_8_f16(b + 2, 20);
+}
+
+#define TILE_NAME q4_1
+#define TILE_MAX_CODE 15
+#define TILE_BIAS 1
+#include "cpu/dot32_avx2.h"
+
+/* 32 codes of 5 bits: bit j of `bits` is the fifth bit of column j. */
+MOTE_INLINE __m256i codes_of_5(const uint8_t *bits, const uint8_t *nibbles)
+{
+    __m256i spread = _mm256_shuffle_epi8(
+        mote_broadcast_u32(bits),
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+    __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201);
+    __m256i fifth = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+    return _mm256_or_si256(mote_nibbles(nibbles), _mm256_and_si256(fifth, _mm256_set1_epi8(16)));
+}
+
+/* 22 bytes: f16 d, fifth bits[4], nibbles[16]; w = d * (code - 16) */
+MOTE_INLINE void tile_q5_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+{
+    uint8_t buffer[8 * 22];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 22, buffer);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = codes_of_5(b + 22 * k + 2, b + 22 * k + 6);
+    t->d = mote_load_8_f16(b, 22);
+}
+
+#define TILE_NAME q5_0
+#define TILE_MAX_CODE 31
+#define TILE_BIAS 0
+#define TILE_OFFSET 16
+#include "cpu/dot32_avx2.h"
+
+/* 24 bytes: f16 d, f16 m, fifth bits[4], nibbles[16]; w = d * code + m */
+MOTE_INLINE void tile_q5_1(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+{
+    uint8_t buffer[8 * 24];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 24, buffer);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = codes_of_5(b + 24 * k + 4, b + 24 * k + 8);
+    t->d = mote_load_8_f16(b, 24);
+    t->bias = mote_load_8_f16(b + 2, 24);
+}
+
+#define TILE_NAME q5_1
+#define TILE_MAX_CODE 31
 #define TILE_BIAS 1
 #include "cpu/dot32_avx2.h"
 
@@ -221,6 +277,9 @@ void mote_matmul_k_avx2_fill(struct mote_cpu_kernels *table)
     table->gemm[MOTE_ACT_##act][MOTE_FORMAT_##format] = gemm_##name;
     FILL(I8_32, Q8_0, q8_0)
     FILL(I8_32, Q4_0, q4_0)
+    FILL(I8_32, Q4_1, q4_1)
+    FILL(I8_32, Q5_0, q5_0)
+    FILL(I8_32, Q5_1, q5_1)
     FILL(I8_256, Q2_K, q2_k)
     FILL(I8_256, Q3_K, q3_k)
     FILL(I8_256, Q4_K, q4_k)

@@ -69,9 +69,8 @@ MOTE_INLINE __m256i mote_mul_signed(__m256i w, __m256i x)
 /* 32 codes of 4 bits from 16 bytes: low nibbles first, then high ones (Q4_0's order, also MXFP4's and IQ4_NL's). */
 MOTE_INLINE __m256i mote_nibbles(const void *p)
 {
-    __m128i v = mote_load_128(p);
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
-    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+    __m256i twice = _mm256_broadcastsi128_si256(mote_load_128(p));
+    return _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
 }
 
 /* 32 codes of 2 bits in column order from 8 bytes: copies of a byte at distance 12, then 6, put each pair into the low bits of a byte; what
