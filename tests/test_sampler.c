@@ -1,0 +1,229 @@
+/* test_sampler.c: the chain: greedy and its ties, cuts against a slow reference, frequencies, seeds, bad logits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "engine/sampler.h"
+
+static struct mote_chain *chain_with(struct mote_chain_options options, int64_t n_vocab)
+{
+    struct mote_chain *chain;
+    if (mote_chain_create(&options, n_vocab, NULL, &chain) != MOTE_OK) fail_msg("%s", mote_error());
+    return chain;
+}
+
+static int32_t pick(struct mote_chain *chain, const float *logits, const int32_t *recent, int64_t n)
+{
+    int32_t id = -1;
+    if (mote_chain_pick(chain, logits, recent, n, &id, NULL) != MOTE_OK) fail_msg("%s", mote_error());
+    return id;
+}
+
+static void test_greedy(void **state)
+{
+    (void)state;
+    struct mote_chain *chain =
+        chain_with((struct mote_chain_options){.top_p = 1, .repeat_penalty = 1.5f, .repeat_last = 2}, 6);
+    float logits[6] = {-1, 3, 2.5f, 3, -5, 0};
+    assert_int_equal(pick(chain, logits, NULL, 0), 1); /* the lower of two equals */
+    int32_t recent[] = {3, 1, 2};                      /* only 1 and 2 are recent: 3 keeps its logit */
+    assert_int_equal(pick(chain, logits, recent, 3), 3);
+    int32_t twice[] = {1, 1}; /* once is as good as twice: 3 / 1.5 = 2 < 2.5 */
+    logits[3] = 1.9f;
+    assert_int_equal(pick(chain, logits, twice, 2), 2);
+    logits[1] = logits[2] = logits[3] = -2;
+    int32_t negative[] = {0, 5}; /* -1 becomes -1.5, still the largest but for 0 */
+    assert_int_equal(pick(chain, logits, negative, 2), 5);
+    mote_chain_destroy(chain);
+}
+
+/* What the contract says, by sorting everything. */
+struct item {
+    double p;
+    int32_t id;
+};
+static int falling(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    return x->p != y->p ? (x->p < y->p ? 1 : -1) : x->id - y->id;
+}
+static int survivors(const struct mote_chain_options *o, const float *logits, int n, struct item *out)
+{
+    double top = -INFINITY, sum = 0, kept = 0;
+    for (int i = 0; i < n; i++) top = fmax(top, logits[i]);
+    for (int i = 0; i < n; i++) out[i] = (struct item){exp((logits[i] - top) / o->temperature), i};
+    qsort(out, (size_t)n, sizeof *out, falling);
+    if (o->top_k && o->top_k < n) n = o->top_k;
+    for (int i = 0; i < n; i++) sum += out[i].p;
+    int i = 0;
+    for (; i < n; i++) {
+        if (i && kept >= o->top_p * sum) break;
+        if (i && out[i].p < o->min_p * out[0].p) break;
+        kept += out[i].p;
+    }
+    for (int j = 0; j < i; j++) out[j].p /= kept;
+    return i;
+}
+
+static void test_frequencies(void **state)
+{
+    (void)state;
+    static const struct mote_chain_options options[] = {
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = 0.7f, .top_k = 5, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = 1.5f, .top_p = 0.6f, .repeat_penalty = 1},
+        {.temperature = 0.8f, .top_p = 1, .min_p = 0.2f, .repeat_penalty = 1},
+        {.temperature = 1.2f, .top_k = 12, .top_p = 0.9f, .min_p = 0.05f, .repeat_penalty = 1},
+        {.temperature = 1, .top_k = 1, .top_p = 0.1f, .repeat_penalty = 1},
+    };
+    enum { N = 60, DRAWS = 40000 };
+    float logits[N];
+    struct mote_rng rng;
+    mote_rng_seed(&rng, 31);
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)((double)mote_rng_below(&rng, 12) / 2 - 3); /* ties abound */
+    logits[7] = -INFINITY;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        struct item kept[N];
+        int n = survivors(&options[o], logits, N, kept), count[N] = {0};
+        struct mote_chain *chain = chain_with(options[o], N);
+        for (int d = 0; d < DRAWS; d++) count[pick(chain, logits, NULL, 0)]++;
+        int seen = 0;
+        for (int i = 0; i < n; i++) {
+            double expected = kept[i].p * DRAWS;
+            seen += count[kept[i].id];
+            if (fabs(count[kept[i].id] - expected) > 6 * sqrt(expected + 1))
+                fail_msg("options %zu token %d: %d draws, expected %g", o, kept[i].id, count[kept[i].id],
+                         expected);
+        }
+        assert_int_equal(seen, DRAWS); /* nothing that was cut */
+        mote_chain_destroy(chain);
+    }
+}
+
+/* A vocabulary larger than twice top_k goes through the pruning pass. */
+static void test_large_vocabulary(void **state)
+{
+    (void)state;
+    enum { N = 5000, DRAWS = 3000 };
+    static float logits[N];
+    static struct item kept[N];
+    struct mote_rng rng;
+    mote_rng_seed(&rng, 32);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++)
+            logits[i] = round == 0   ? (float)i * 0.001f
+                        : round == 1 ? 1
+                                     : (float)((double)mote_rng_below(&rng, 100) / 20);
+        struct mote_chain_options options = {
+            .temperature = 3, .top_k = 40, .top_p = 1, .repeat_penalty = 1, .seed = 5};
+        int n = survivors(&options, logits, N, kept);
+        assert_int_equal(n, 40);
+        struct mote_chain *chain = chain_with(options, N);
+        for (int d = 0; d < DRAWS; d++) {
+            int32_t id = pick(chain, logits, NULL, 0);
+            int found = 0;
+            for (int i = 0; i < n; i++) found |= kept[i].id == id;
+            if (!found) fail_msg("round %d: token %d is not among the 40 best", round, id);
+        }
+        mote_chain_destroy(chain);
+    }
+}
+
+static void test_seed(void **state)
+{
+    (void)state;
+    float logits[50] = {0};
+    int same = 1, differs = 0;
+    struct mote_chain_options options = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 9};
+    struct mote_chain *a = chain_with(options, 50), *b = chain_with(options, 50);
+    options.seed = 10;
+    struct mote_chain *c = chain_with(options, 50);
+    for (int i = 0; i < 100; i++) {
+        int32_t id = pick(a, logits, NULL, 0);
+        same &= id == pick(b, logits, NULL, 0);
+        differs |= id != pick(c, logits, NULL, 0);
+    }
+    assert_true(same && differs);
+    mote_chain_destroy(a);
+    mote_chain_destroy(b);
+    mote_chain_destroy(c);
+}
+
+static void test_logprob(void **state)
+{
+    (void)state;
+    float logits[3] = {1, 2, 3}, logprob = 0;
+    int32_t id;
+    struct mote_chain *chain =
+        chain_with((struct mote_chain_options){.top_p = 1, .repeat_penalty = 2, .repeat_last = 8}, 3);
+    int32_t recent[] = {2};
+    assert_int_equal(mote_chain_pick(chain, logits, recent, 1, &id, &logprob), MOTE_OK);
+    assert_int_equal(id, 1); /* 3 / 2 < 2; the probability is that of the unchanged logits */
+    assert_true(fabs(logprob - log(exp(2) / (exp(1) + exp(2) + exp(3)))) < 1e-6);
+    mote_chain_destroy(chain);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        struct mote_chain_options options;
+        const char *name;
+    } bad[] = {
+        {{.temperature = -1, .top_p = 1, .repeat_penalty = 1}, "temperature"},
+        {{.temperature = NAN, .top_p = 1, .repeat_penalty = 1}, "temperature"},
+        {{.top_k = -1, .top_p = 1, .repeat_penalty = 1}, "top-k"},
+        {{.top_p = 0, .repeat_penalty = 1}, "top-p"},
+        {{.top_p = 1.5f, .repeat_penalty = 1}, "top-p"},
+        {{.top_p = 1, .min_p = 2, .repeat_penalty = 1}, "min-p"},
+        {{.top_p = 1, .repeat_penalty = 0}, "penalty"},
+        {{.top_p = 1, .repeat_penalty = 1, .repeat_last = -1}, "window"},
+    };
+    struct mote_chain *chain;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(mote_chain_create(&bad[i].options, 10, NULL, &chain), MOTE_ARGUMENT);
+        assert_non_null(strstr(mote_error(), bad[i].name));
+        assert_null(chain);
+    }
+    static const float poison[] = {NAN, INFINITY};
+    for (int t = 0; t < 2; t++) {
+        chain = chain_with(
+            (struct mote_chain_options){.temperature = (float)t, .top_p = 1, .repeat_penalty = 1}, 4);
+        int32_t id;
+        for (int p = 0; p < 2; p++) {
+            float logits[4] = {0, 1, poison[p], 2};
+            assert_int_equal(mote_chain_pick(chain, logits, NULL, 0, &id, NULL), MOTE_NUMERIC);
+            assert_non_null(strstr(mote_error(), "token 2"));
+        }
+        float nothing[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        assert_int_equal(mote_chain_pick(chain, nothing, NULL, 0, &id, NULL), MOTE_NUMERIC);
+        nothing[3] = -3;
+        assert_int_equal(pick(chain, nothing, NULL, 0), 3);
+        mote_chain_destroy(chain);
+    }
+    for (long n = 1; n <= 3; n++) { /* every allocation may fail */
+        struct mote_chain_options options = {.top_p = 1, .repeat_penalty = 1};
+        mote_mem_fail_at(n);
+        assert_int_equal(mote_chain_create(&options, 10, NULL, &chain), MOTE_MEMORY);
+        mote_mem_fail_at(0);
+    }
+    assert_int_equal(mote_mem_global_total(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_greedy),           cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_large_vocabulary), cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_logprob),          cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
