@@ -1,5 +1,6 @@
 /* main.c: mote COMMAND: finds the command and runs it. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +15,9 @@ enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 static void show_log(void *context, int level, const char *message)
 {
     (void)context;
+    /* Notes (a default that most files leave out) are for `MOTE_VERBOSE=1`. */
+    const char *verbose = getenv("MOTE_VERBOSE");
+    if (level > 0 && !(verbose && *verbose)) return;
     fprintf(stderr, "mote: %s%s\n", level == 0 ? "warning: " : "", message);
 }
 
