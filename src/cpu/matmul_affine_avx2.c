@@ -8,6 +8,7 @@
 
 #if defined(__AVX2__)
 
+#include "cpu/plane_avx2.h"
 #include "cpu/tile_avx2.h"
 
 /* How many columns of the tile at col are in the row. */
@@ -79,6 +80,13 @@ MOTE_INLINE __m256i codes_across_bytes(const uint8_t *p, const int bits)
     return _mm256_packus_epi16(a, b);
 }
 
+MOTE_INLINE void affine_scales(const struct mote_matrix *w, int64_t row, int64_t col, __m256 *d, __m256 *bias)
+{
+    int64_t columns = tile_columns(w, col), index = row * (w->n_col / w->group) + col / w->group;
+    *d = plane_values(w, w->scale, index, columns);
+    *bias = plane_values(w, w->bias, index, columns);
+}
+
 MOTE_INLINE void tile_affine(const struct mote_matrix *w, int64_t row, int64_t col, const int bits,
                              struct mote_tile32 *t)
 {
@@ -92,9 +100,7 @@ MOTE_INLINE void tile_affine(const struct mote_matrix *w, int64_t row, int64_t c
                      : bits == 8 ? _mm256_xor_si256(mote_load_256(run), _mm256_set1_epi8(-128))
                                  : codes_across_bytes(run, bits);
     }
-    int64_t columns = tile_columns(w, col), index = row * (w->n_col / w->group) + col / w->group;
-    t->d = plane_values(w, w->scale, index, columns);
-    t->bias = plane_values(w, w->bias, index, columns);
+    affine_scales(w, row, col, &t->d, &t->bias);
     if (bits == 8) t->bias = _mm256_fmadd_ps(t->d, _mm256_set1_ps(128), t->bias);
 }
 
@@ -111,20 +117,48 @@ AFFINE(5)
 AFFINE(6)
 AFFINE(8)
 
-#define TILE_NAME affine2
-#define TILE_MAX_CODE 3
-#define TILE_BIAS 1
-#include "cpu/dot32_avx2.h"
+MOTE_INLINE void planes_affine2(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[2],
+                                __m256 *d, __m256 *bias)
+{
+    uint8_t buffer[8 * 8];
+    const uint8_t *p = mote_tile_blocks(w, row, col, 32, 8, buffer);
+    MOTE_UNROLL for (int k = 0; k < 2; k++) v[k] = mote_load_256(p + 32 * k);
+    affine_scales(w, row, col, d, bias);
+}
+
+#define PLANE_NAME affine2
+#define PLANE_BITS 2
+#define PLANE_SPLIT 0
+#define PLANE_CODES(c) (c)
+#define PLANE_MAX_CODE 3
+#define PLANE_BIAS 1
+#define PLANE_UNIT 1
+#define PLANE_OFFSET 0
+#include "cpu/dot_plane_avx2.h"
 
 #define TILE_NAME affine3
 #define TILE_MAX_CODE 7
 #define TILE_BIAS 1
 #include "cpu/dot32_avx2.h"
 
-#define TILE_NAME affine4
-#define TILE_MAX_CODE 15
-#define TILE_BIAS 1
-#include "cpu/dot32_avx2.h"
+MOTE_INLINE void planes_affine4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4],
+                                __m256 *d, __m256 *bias)
+{
+    uint8_t buffer[8 * 16];
+    const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
+    MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = mote_load_256(p + 32 * k);
+    affine_scales(w, row, col, d, bias);
+}
+
+#define PLANE_NAME affine4
+#define PLANE_BITS 4
+#define PLANE_SPLIT 0
+#define PLANE_CODES(c) (c)
+#define PLANE_MAX_CODE 15
+#define PLANE_BIAS 1
+#define PLANE_UNIT 1
+#define PLANE_OFFSET 0
+#include "cpu/dot_plane_avx2.h"
 
 #define TILE_NAME affine5
 #define TILE_MAX_CODE 31
@@ -141,12 +175,8 @@ AFFINE(8)
 #define TILE_BIAS 1
 #include "cpu/dot32_avx2.h"
 
-/* w = 2^(e - 127) / 2 * (code - 12); e of 0 is the subnormal 2^-127, of 255 infinity */
-MOTE_INLINE void tile_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+MOTE_INLINE __m256 scales_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col)
 {
-    uint8_t buffer[8 * 16];
-    const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
-    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(nibbles_in_order(p + 16 * k));
     int64_t columns = tile_columns(w, col);
     const uint8_t *scale = w->scale + row * (w->n_col / 32) + col / 32;
     uint64_t bytes = 0;
@@ -154,14 +184,37 @@ MOTE_INLINE void tile_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_
     else bytes = mote_load_u64(scale);
     __m256i e = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), 23);
     e = _mm256_max_epi32(e, _mm256_set1_epi32(0x00400000));
-    t->d = _mm256_mul_ps(_mm256_castsi256_ps(e), _mm256_set1_ps(0.5f));
+    return _mm256_mul_ps(_mm256_castsi256_ps(e), _mm256_set1_ps(0.5f));
 }
 
-#define TILE_NAME mlx_mxfp4
-#define TILE_MAX_CODE 24
-#define TILE_BIAS 0
-#define TILE_OFFSET 12
-#include "cpu/dot32_avx2.h"
+/* w = 2^(e - 127) / 2 * (code - 12); e of 0 is the subnormal 2^-127, of 255 infinity */
+MOTE_INLINE void tile_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+{
+    uint8_t buffer[8 * 16];
+    const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(nibbles_in_order(p + 16 * k));
+    t->d = scales_mlx_mxfp4(w, row, col);
+}
+
+MOTE_INLINE void planes_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4],
+                                  __m256 *d, __m256 *bias)
+{
+    uint8_t buffer[8 * 16];
+    const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
+    MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = mote_load_256(p + 32 * k);
+    *d = scales_mlx_mxfp4(w, row, col);
+    (void)bias;
+}
+
+#define PLANE_NAME mlx_mxfp4
+#define PLANE_BITS 4
+#define PLANE_SPLIT 0
+#define PLANE_CODES(c) mote_fp4_codes(c)
+#define PLANE_MAX_CODE 24
+#define PLANE_BIAS 0
+#define PLANE_UNIT 1
+#define PLANE_OFFSET 12
+#include "cpu/dot_plane_avx2.h"
 
 void mote_matmul_affine_avx2_fill(struct mote_cpu_kernels *table)
 {

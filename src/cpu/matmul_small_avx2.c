@@ -6,6 +6,7 @@
 
 #if defined(__AVX2__)
 
+#include "cpu/plane_avx2.h"
 #include "cpu/tile_avx2.h"
 
 /* ---- base 3 ----
@@ -129,12 +130,34 @@ MOTE_INLINE void tile_q1_0(const struct mote_matrix *w, int64_t row, int64_t col
     t->d = _mm256_set_m128(_mm_set1_ps(mote_f16_load(b + 18)), _mm_set1_ps(mote_f16_load(b)));
 }
 
-#define TILE_NAME q1_0
-#define TILE_MAX_CODE 1
-#define TILE_BIAS 0
-#define TILE_UNIT 2
-#define TILE_OFFSET 1
-#include "cpu/dot32_avx2.h"
+MOTE_INLINE void planes_q1_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[1], __m256 *d,
+                             __m256 *bias)
+{
+    uint8_t buffer[2 * 18];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 128, 18, buffer);
+    v[0] = two_blocks(b + 2, b + 20);
+    *d = _mm256_set_m128(_mm_set1_ps(mote_f16_load(b + 18)), _mm_set1_ps(mote_f16_load(b)));
+    (void)bias;
+}
+
+#define PLANE_NAME q1_0
+#define PLANE_BITS 1
+#define PLANE_SPLIT 0
+#define PLANE_CODES(c) (c)
+#define PLANE_MAX_CODE 1
+#define PLANE_BIAS 0
+#define PLANE_UNIT 2
+#define PLANE_OFFSET 1
+#include "cpu/dot_plane_avx2.h"
+
+MOTE_INLINE __m256 scales_q2_0(const uint8_t *b)
+{
+    __m128i h = _mm_cvtsi32_si128(mote_load_u16(b));
+    h = _mm_insert_epi16(h, mote_load_u16(b + 18), 2);
+    h = _mm_insert_epi16(h, mote_load_u16(b + 36), 4);
+    h = _mm_insert_epi16(h, mote_load_u16(b + 54), 6);
+    return _mm256_moveldup_ps(_mm256_cvtph_ps(h));
+}
 
 /* 4 blocks of 18 bytes: f16 d, pairs[16]; w = d * (code - 1) */
 MOTE_INLINE void tile_q2_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
@@ -142,18 +165,29 @@ MOTE_INLINE void tile_q2_0(const struct mote_matrix *w, int64_t row, int64_t col
     uint8_t buffer[4 * 18];
     const uint8_t *b = mote_tile_blocks(w, row, col, 64, 18, buffer);
     MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_pairs(b + k / 2 * 18 + 2 + k % 2 * 8);
-    __m128i h = _mm_cvtsi32_si128(mote_load_u16(b));
-    h = _mm_insert_epi16(h, mote_load_u16(b + 18), 2);
-    h = _mm_insert_epi16(h, mote_load_u16(b + 36), 4);
-    h = _mm_insert_epi16(h, mote_load_u16(b + 54), 6);
-    t->d = _mm256_moveldup_ps(_mm256_cvtph_ps(h));
+    t->d = scales_q2_0(b);
 }
 
-#define TILE_NAME q2_0
-#define TILE_MAX_CODE 3
-#define TILE_BIAS 0
-#define TILE_OFFSET 1
-#include "cpu/dot32_avx2.h"
+MOTE_INLINE void planes_q2_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[2], __m256 *d,
+                             __m256 *bias)
+{
+    uint8_t buffer[4 * 18];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 64, 18, buffer);
+    v[0] = two_blocks(b + 2, b + 20);
+    v[1] = two_blocks(b + 38, b + 56);
+    *d = scales_q2_0(b);
+    (void)bias;
+}
+
+#define PLANE_NAME q2_0
+#define PLANE_BITS 2
+#define PLANE_SPLIT 0
+#define PLANE_CODES(c) (c)
+#define PLANE_MAX_CODE 3
+#define PLANE_BIAS 0
+#define PLANE_UNIT 1
+#define PLANE_OFFSET 1
+#include "cpu/dot_plane_avx2.h"
 
 /* 2 blocks of 34 bytes: f16 d, pairs[32]; w = d * (code - 1) */
 MOTE_INLINE void tile_pq2_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
@@ -164,20 +198,31 @@ MOTE_INLINE void tile_pq2_0(const struct mote_matrix *w, int64_t row, int64_t co
     t->d = _mm256_set_m128(_mm_set1_ps(mote_f16_load(b + 34)), _mm_set1_ps(mote_f16_load(b)));
 }
 
-#define TILE_NAME pq2_0
-#define TILE_MAX_CODE 3
-#define TILE_BIAS 0
-#define TILE_OFFSET 1
-#include "cpu/dot32_avx2.h"
+MOTE_INLINE void planes_pq2_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[2], __m256 *d,
+                              __m256 *bias)
+{
+    uint8_t buffer[2 * 34];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 128, 34, buffer);
+    v[0] = mote_load_256(b + 2);
+    v[1] = mote_load_256(b + 36);
+    *d = _mm256_set_m128(_mm_set1_ps(mote_f16_load(b + 34)), _mm_set1_ps(mote_f16_load(b)));
+    (void)bias;
+}
+
+#define PLANE_NAME pq2_0
+#define PLANE_BITS 2
+#define PLANE_SPLIT 0
+#define PLANE_CODES(c) (c)
+#define PLANE_MAX_CODE 3
+#define PLANE_BIAS 0
+#define PLANE_UNIT 1
+#define PLANE_OFFSET 1
+#include "cpu/dot_plane_avx2.h"
 
 /* ---- FP4 ---- */
 
-/* 8 blocks of 17 bytes: e8m0 e, nibbles[16]; w = 2^(e - 128) * (code - 12) */
-MOTE_INLINE void tile_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+MOTE_INLINE __m256 scales_mxfp4(const uint8_t *b)
 {
-    uint8_t buffer[8 * 17];
-    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 17, buffer);
-    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(mote_nibbles(b + 17 * k + 1));
     uint64_t bytes = 0;
     MOTE_UNROLL for (int k = 0; k < 8; k++) bytes |= (uint64_t)b[17 * k] << 8 * k;
     __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
@@ -185,14 +230,37 @@ MOTE_INLINE void tile_mxfp4(const struct mote_matrix *w, int64_t row, int64_t co
     __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     __m256i is_tiny = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
-    t->d = _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, is_tiny));
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, is_tiny));
 }
 
-#define TILE_NAME mxfp4
-#define TILE_MAX_CODE 24
-#define TILE_BIAS 0
-#define TILE_OFFSET 12
-#include "cpu/dot32_avx2.h"
+/* 8 blocks of 17 bytes: e8m0 e, nibbles[16]; w = 2^(e - 128) * (code - 12) */
+MOTE_INLINE void tile_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile32 *t)
+{
+    uint8_t buffer[8 * 17];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 17, buffer);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(mote_nibbles(b + 17 * k + 1));
+    t->d = scales_mxfp4(b);
+}
+
+MOTE_INLINE void planes_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4], __m256 *d,
+                              __m256 *bias)
+{
+    uint8_t buffer[8 * 17];
+    const uint8_t *b = mote_tile_blocks(w, row, col, 32, 17, buffer);
+    MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = two_blocks(b + 34 * k + 1, b + 34 * k + 18);
+    *d = scales_mxfp4(b);
+    (void)bias;
+}
+
+#define PLANE_NAME mxfp4
+#define PLANE_BITS 4
+#define PLANE_SPLIT 1
+#define PLANE_CODES(c) mote_fp4_codes(c)
+#define PLANE_MAX_CODE 24
+#define PLANE_BIAS 0
+#define PLANE_UNIT 1
+#define PLANE_OFFSET 12
+#include "cpu/dot_plane_avx2.h"
 
 void mote_matmul_small_avx2_fill(struct mote_cpu_kernels *table)
 {

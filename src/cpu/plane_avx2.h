@@ -1,0 +1,75 @@
+/* plane_avx2.h: what every copy of dot_plane_avx2.h shares: the order of activations and of scales. */
+#ifndef MOTE_CPU_PLANE_AVX2_H
+#define MOTE_CPU_PLANE_AVX2_H
+
+#include "cpu/tile_avx2.h"
+
+enum {
+    PLANE_CHUNK = 4096, /* columns whose activations are rearranged at once, on the stack */
+    MOTE_DOT_PASS = 4   /* activation rows of a body */
+};
+
+/* Even bytes of a, then of b; odd bytes of a, then of b. */
+MOTE_INLINE void every_second(__m256i a, __m256i b, int8_t *even, int8_t *odd)
+{
+    const __m256i low = _mm256_set1_epi16(0xFF);
+    __m256i e = _mm256_packus_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
+    __m256i o = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+    mote_store_256(even, _mm256_permute4x64_epi64(e, 0xD8));
+    mote_store_256(odd, _mm256_permute4x64_epi64(o, 0xD8));
+}
+
+/* 256 activations to planes of `bits` (bits 0: split nibbles). Halving into even and odd columns again and again
+ * leaves the planes in bit-reversed order, which place() knows. */
+MOTE_INLINE void arrange(const int8_t *in, const int bits, int8_t *out)
+{
+    if (!bits) {
+        for (int v = 0; v < 4; v++) {
+            __m256i a = mote_load_256(in + 64 * v), b = mote_load_256(in + 64 * v + 32);
+            mote_store_256(out + 32 * v, _mm256_permute2x128_si256(a, b, 0x20));
+            mote_store_256(out + 128 + 32 * v, _mm256_permute2x128_si256(a, b, 0x31));
+        }
+        return;
+    }
+    _Alignas(32) int8_t half[256], quarter[256];
+    int8_t *first = bits == 4 ? out : half, *second = bits == 2 ? out : quarter;
+    for (int v = 0; v < 4; v++)
+        every_second(mote_load_256(in + 64 * v), mote_load_256(in + 64 * v + 32), first + 32 * v,
+                     first + 128 + 32 * v);
+    if (bits == 4) return;
+    for (int h = 0; h < 256; h += 128)
+        for (int v = 0; v < 2; v++) {
+            int8_t *to = second + h + 32 * v;
+            every_second(mote_load_256(half + h + 64 * v), mote_load_256(half + h + 64 * v + 32), to,
+                         to + 64);
+        }
+    if (bits == 2) return;
+    for (int h = 0; h < 256; h += 64)
+        every_second(mote_load_256(quarter + h), mote_load_256(quarter + h + 32), out + h, out + h + 32);
+}
+
+/* Where plane p of vector v lies among the 256. */
+MOTE_INLINE int place(const int bits, const int p, const int v)
+{
+    int index = bits == 2 ? (p & 1) << 1 | p >> 1 : bits == 1 ? (p & 1) << 2 | (p & 2) | p >> 2 : p;
+    return index * 32 * (bits ? bits : 4) + 32 * v;
+}
+
+/* Lane l of vector v belongs to block (8 v + l) / bits. */
+MOTE_INLINE __m256 block_scales(__m256 by, const int bits, const int v)
+{
+    if (bits == 1) return by;
+    if (bits == 2)
+        return _mm256_permutevar8x32_ps(
+            by, _mm256_add_epi32(_mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), _mm256_set1_epi32(4 * v)));
+    return _mm256_permutevar8x32_ps(
+        by, _mm256_add_epi32(_mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1), _mm256_set1_epi32(2 * v)));
+}
+
+/* 16 bytes each. */
+MOTE_INLINE __m256i two_blocks(const uint8_t *a, const uint8_t *b)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(mote_load_128(a)), mote_load_128(b), 1);
+}
+
+#endif
