@@ -34,6 +34,9 @@ static mote_status choose(const char *text, const char *option, const char *cons
     return mote_fail(MOTE_ARGUMENT, "%s '%s': expected one of %s", option, text, list);
 }
 
+/* Measured: resident memory of `mote run` with the smallest model, less what its budget counted. */
+enum { PROGRAM_BYTES = 1 << 20 };
+
 /* Everything of a model but its memory: what `plan` needs and `open` goes on from. */
 static mote_status prepare(const char *path, const struct mote_model_options *given, struct mote_model *model,
                            struct mote_memory_plan *plan)
@@ -87,6 +90,10 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
         .n_sequence = options.n_session ? options.n_session : 1,
     };
     TRY(mote_memory_plan_make(model->network, &need, plan));
+    /* What no budget sees (the program, its libraries, stacks), and what handles and samplers take. */
+    size_t program = PROGRAM_BYTES + 24 * (size_t)hyper->n_vocab;
+    plan->bytes[MOTE_MEM_TABLES] += program;
+    plan->total += program;
     return mote_memory_plan_check(plan, (size_t)options.memory);
 }
 

@@ -49,7 +49,11 @@ static int run(const struct command *self, int argc, char **argv)
     interrupt_watch(NULL);
     struct mote_model_options options = model_options(&m);
     struct mote_sampler_options draw = draw_options(&d);
-    mote_status status = mote_model_open(m.model, &options, &model);
+    /* The floor is measured before the model takes its memory, and not at all under a limit: it needs a buffer that no
+     * cache holds. */
+    double bandwidth = 0;
+    mote_status status = quiet || m.memory ? MOTE_OK : mote_measure_bandwidth((int)m.n_thread, &bandwidth);
+    if (status == MOTE_OK) status = mote_model_open(m.model, &options, &model);
     if (status == MOTE_OK) status = mote_session_create(model, &session);
     if (status == MOTE_OK) status = mote_sampler_create(model, &draw, &sampler);
     if (status != MOTE_OK) {
@@ -75,8 +79,6 @@ static int run(const struct command *self, int argc, char **argv)
         code = EXIT_USAGE;
         goto out;
     }
-    double bandwidth = 0;
-    if (status == MOTE_OK && !quiet) status = mote_measure_bandwidth((int)m.n_thread, &bandwidth);
     interrupt_watch(session);
     /* On a terminal the text reads on from its prompt; elsewhere the answer stands alone. */
     if (status == MOTE_OK && !chat && isatty(STDOUT_FILENO)) fwrite(prompt, 1, length, stdout);

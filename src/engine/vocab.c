@@ -180,7 +180,7 @@ mote_status mote_vocab_write(const struct mote_tokenizer *tokenizer, size_t n_to
     TRY_GOTO(mote_gguf_put_i32s(writer, "tokenizer.ggml.token_type", kind, n_token), status, out);
     if (vocab.score)
         TRY_GOTO(mote_gguf_put_f32s(writer, "tokenizer.ggml.scores", score, n_token), status, out);
-    if (vocab.n_merge)
+    if (!strcmp(vocab.model, "gpt2")) /* also when there are none: readers want the key */
         TRY_GOTO(mote_gguf_put_texts(writer, "tokenizer.ggml.merges",
                                      (const struct mote_text *)(const void *)vocab.merge, vocab.n_merge),
                  status, out);
