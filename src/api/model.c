@@ -35,7 +35,7 @@ static mote_status choose(const char *text, const char *option, const char *cons
 }
 
 /* Measured: resident memory of `mote run` with the smallest model, less what its budget counted. */
-enum { PROGRAM_BYTES = 1 << 20 };
+enum { PROGRAM_BYTES = 17 << 18 };
 
 /* Everything of a model but its memory: what `plan` needs and `open` goes on from. */
 static mote_status prepare(const char *path, const struct mote_model_options *given, struct mote_model *model,
