@@ -94,8 +94,9 @@ static mote_status add_row(const struct keys *keys, const json_t *root, const st
     FAIL_IF(!value && row->required, MOTE_FORMAT, "'%s' is missing", row->from);
     if (!value && row->otherwise < 0) return MOTE_OK;
     if (row->type == MOTE_HF_U32) {
-        uint32_t number = (uint32_t)row->otherwise;
+        uint32_t number;
         if (value) TRY(get_u32(value, row->from, &number));
+        else number = (uint32_t)row->otherwise;
         return add_u32(keys, row->to, number);
     }
     if (row->type == MOTE_HF_F32) {
