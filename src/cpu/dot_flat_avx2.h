@@ -5,6 +5,7 @@
  * which is what the offset 1 of every code adds too much.
  */
 
+#ifndef TILE_OWN_DOT /* defined: dot_NAME comes from elsewhere */
 MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
     const int8_t *q[MOTE_DOT_ROWS];
@@ -37,6 +38,7 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 }
 
 MOTE_DOT_DEFINE(MOTE_CAT(dot_, TILE_NAME), MOTE_CAT(body_, TILE_NAME))
+#endif
 
 static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
                                          struct mote_panel *panel)
@@ -59,3 +61,4 @@ static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 
 #undef TILE_NAME
 #undef TILE_MAX_CODE
+#undef TILE_OWN_DOT

@@ -31,6 +31,7 @@ MOTE_INLINE __m256i trit(__m256i s)
 MOTE_INLINE void tile_tq1_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
 {
     const uint8_t *b = w->data + (size_t)row * w->row_bytes + (size_t)(col / 256) * 54;
+    mote_tile_prefetch(b, 54);
     const __m256i sign = _mm256_set1_epi8(-128);
     __m256i s = _mm256_xor_si256(mote_load_256(b), sign);
     MOTE_UNROLL for (int n = 0; n < 5; n++)
@@ -55,12 +56,202 @@ MOTE_INLINE void tile_tq1_0(const struct mote_matrix *w, int64_t row, int64_t co
 
 #define TILE_NAME tq1_0
 #define TILE_MAX_CODE 2
+#define TILE_OWN_DOT
 #include "cpu/dot_flat_avx2.h"
+
+/* Decoding, trits need not be told apart. With D_n = q * 3^n >> 8, the first n digits read as a number, trit n is
+ * D_(n+1) - 3 D_n, so
+ *     sum over n of trit_n x_n = sum over n >= 1 of D_n y_n,    y_n = x_(n-1) - 3 x_n,    x_5 = 0:
+ * one product with 3^n gives 16 D_n, the upper halves of (256 q) * 3^n, and one multiply-add uses them. The y are made
+ * once for all rows of a call. Bounds: |D_n y_n| <= 242 * 508, 512 of them in a block below 2^27. */
+struct trit_acts {
+    int16_t even[5][16], odd[5][16]; /* y of q[32]: even bytes, odd bytes */
+    int16_t mid[5][16];              /* of q[16] */
+    int16_t last[16];                /* of q[4], lane 4 (n - 1) + m */
+    int32_t less[8];                 /* minus the sums of x, for w = trit - 1 */
+};
+
+MOTE_INLINE void store_y(__m256i x, __m256i next, int16_t *y) /* x - 3 next */
+{
+    __m256i twice = _mm256_add_epi16(next, next);
+    mote_store_256(y, _mm256_sub_epi16(x, _mm256_add_epi16(twice, next)));
+}
+
+MOTE_INLINE void arrange_trits(const int8_t *x, const int16_t *sum, struct trit_acts *out)
+{
+    for (int n = 0; n < 5; n++) {
+        __m256i a = mote_load_256(x + 32 * n),
+                b = n < 4 ? mote_load_256(x + 32 * n + 32) : _mm256_setzero_si256();
+        store_y(_mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8),
+                out->even[n]);
+        store_y(_mm256_srai_epi16(a, 8), _mm256_srai_epi16(b, 8), out->odd[n]);
+        const int8_t *mid = x + 160 + 16 * n;
+        store_y(_mm256_cvtepi8_epi16(mote_load_128(mid)),
+                n < 4 ? _mm256_cvtepi8_epi16(mote_load_128(mid + 16)) : _mm256_setzero_si256(), out->mid[n]);
+    }
+    __m128i last = mote_load_128(x + 240);
+    store_y(_mm256_cvtepi8_epi16(last), _mm256_cvtepi8_epi16(_mm_srli_si128(last, 4)), out->last);
+    __m256i total = _mm256_madd_epi16(mote_load_256(sum), _mm256_set1_epi16(-1));
+    mote_store_256(out->less, total);
+}
+
+enum { TRIT_CHUNK = 16 }; /* blocks whose activations are rearranged at once, on the stack */
+
+/* 32-bit sums of a block. */
+MOTE_INLINE __m256i trit_sums(const uint8_t *block, const struct trit_acts *a)
+{
+    static const int16_t powers[5] = {3, 9, 27, 81, 243};
+    const __m256i last_powers = _mm256_setr_epi16(3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27, 81, 81, 81, 81);
+    __m256i v = mote_load_256(block), even = _mm256_slli_epi16(v, 8);
+    __m256i odd = _mm256_and_si256(v, _mm256_set1_epi16(-256));
+    __m256i mid = _mm256_slli_epi16(_mm256_cvtepu8_epi16(mote_load_128(block + 32)), 8);
+    __m128i four = _mm_set1_epi32((int)mote_load_u32(block + 48));
+    __m256i last = _mm256_mulhi_epu16(_mm256_slli_epi16(_mm256_cvtepu8_epi16(four), 8), last_powers);
+    __m256i total = mote_load_256(a->less);
+    total = _mm256_add_epi32(total, _mm256_madd_epi16(last, mote_load_256(a->last)));
+    MOTE_UNROLL for (int n = 0; n < 5; n++)
+    {
+        const __m256i power = _mm256_set1_epi16(powers[n]);
+        __m256i d_even = _mm256_mulhi_epu16(even, power), d_odd = _mm256_mulhi_epu16(odd, power);
+        __m256i d_mid = _mm256_mulhi_epu16(mid, power);
+        __m256i s = _mm256_add_epi32(_mm256_madd_epi16(d_even, mote_load_256(a->even[n])),
+                                     _mm256_madd_epi16(d_odd, mote_load_256(a->odd[n])));
+        s = _mm256_add_epi32(s, _mm256_madd_epi16(d_mid, mote_load_256(a->mid[n])));
+        total = _mm256_add_epi32(total, s);
+    }
+    return total;
+}
+
+/* Element k: the sum of the lanes of v[k]. */
+MOTE_INLINE __m128i sums_of_4(const __m256i v[4])
+{
+    __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+    __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+    __m256i abcd = _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+    return _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1));
+}
+
+/* Two ways to the same integer for each block, so that a row alone equals the row in a batch: one row of activations
+ * uses D, several share the codes of trits. Either way block b goes to chain b % 4 of floats, and the chains are
+ * joined after every chunk. */
+static void lone_tq1_0(MOTE_MATMUL_ARGS)
+{
+    _Alignas(64) struct trit_acts arranged[TRIT_CHUNK];
+    const int64_t at = x_row[0] * x->stride, n_block = w->n_col / 256;
+    const float *scale = x->scale + at / 256;
+    (void)n_x, (void)y_stride;
+    for (int64_t begin = 0; begin < n_block; begin += TRIT_CHUNK) {
+        int64_t end = n_block - begin < TRIT_CHUNK ? n_block : begin + TRIT_CHUNK;
+        for (int64_t b = begin; b < end; b++)
+            arrange_trits(x->q + at + 256 * b, x->sum + at / 16 + 16 * b, &arranged[b - begin]);
+        for (int64_t nth = 0; nth < n_row; nth++) {
+            int64_t r = mote_dot_row(nth, n_row), b = begin;
+            const uint8_t *block = w->data + (size_t)(row + r) * w->row_bytes + (size_t)begin * 54;
+            __m128 acc = _mm_setzero_ps();
+            for (; b < end; b += 4, block += 4 * 54) {
+                __m256i total[4];
+                __m128i half = _mm_setzero_si128();
+                __m128 x_scale;
+                if (__builtin_expect(end - b >= 4, 1)) {
+                    MOTE_UNROLL for (int k = 0; k < 4; k++)
+                    {
+                        mote_tile_prefetch(block + 54 * k, 54);
+                        total[k] = trit_sums(block + 54 * k, &arranged[b - begin + k]);
+                    }
+                    half = _mm_insert_epi16(half, mote_load_u16(block + 52), 0);
+                    half = _mm_insert_epi16(half, mote_load_u16(block + 54 + 52), 1);
+                    half = _mm_insert_epi16(half, mote_load_u16(block + 108 + 52), 2);
+                    half = _mm_insert_epi16(half, mote_load_u16(block + 162 + 52), 3);
+                    x_scale = _mm_loadu_ps(scale + b);
+                } else {
+                    _Alignas(16) uint16_t d[8] = {0};
+                    float s[4] = {0};
+                    for (int k = 0; k < 4; k++) {
+                        total[k] = _mm256_setzero_si256();
+                        if (k >= end - b) continue;
+                        total[k] = trit_sums(block + 54 * k, &arranged[b - begin + k]);
+                        d[k] = mote_load_u16(block + 54 * k + 52), s[k] = scale[b + k];
+                    }
+                    half = mote_load_128(d), x_scale = _mm_loadu_ps(s);
+                }
+                acc = _mm_fmadd_ps(_mm_cvtepi32_ps(sums_of_4(total)), _mm_mul_ps(_mm_cvtph_ps(half), x_scale),
+                                   acc);
+            }
+            acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
+            float value = _mm_cvtss_f32(_mm_add_ss(acc, _mm_movehdup_ps(acc)));
+            if (begin) value = y[r] + value;
+            y[r] = end == n_block ? value * w->factor : value;
+        }
+    }
+}
+
+MOTE_INLINE void batch_tq1_0(MOTE_MATMUL_ARGS, const int n)
+{
+    const int8_t *q[MOTE_DOT_PASS];
+    const float *scale[MOTE_DOT_PASS];
+    const int16_t *sum[MOTE_DOT_PASS];
+    MOTE_UNROLL for (int i = 0; i < MOTE_DOT_PASS; i++)
+    {
+        int64_t at = x_row[i < n ? i : 0] * x->stride;
+        q[i] = x->q + at, scale[i] = x->scale + at / 256, sum[i] = x->sum + at / 16;
+    }
+    const __m256i one = _mm256_set1_epi16(1);
+    const int64_t n_block = w->n_col / 256;
+    (void)n_x;
+    for (int64_t nth = 0; nth < n_row; nth++) {
+        int64_t r = mote_dot_row(nth, n_row);
+        __m128 value = _mm_setzero_ps(), acc[4]; /* a row of activations in each lane */
+        for (int64_t b = 0; b < n_block; b++) {
+            int64_t col = 256 * b;
+            struct mote_tile256 t;
+            tile_tq1_0(w, row + r, col, &t);
+            __m256i total[MOTE_DOT_PASS];
+            MOTE_UNROLL for (int i = 0; i < MOTE_DOT_PASS; i++)
+            {
+                total[i] = _mm256_setzero_si256();
+                if (i >= n) continue;
+                total[i] = _mm256_sub_epi16(total[i], mote_load_256(sum[i] + col / 16));
+                MOTE_UNROLL for (int k = 0; k < 8; k++) total[i] = _mm256_add_epi16(
+                    total[i], _mm256_maddubs_epi16(t.code[k], mote_load_256(q[i] + col + 32 * k)));
+                total[i] = _mm256_madd_epi16(total[i], one);
+            }
+            if (b % TRIT_CHUNK == 0) MOTE_UNROLL for (int k = 0; k < 4; k++) acc[k] = _mm_setzero_ps();
+            __m128 by = _mm_setr_ps(scale[0][b], scale[1][b], scale[2][b], scale[3][b]);
+            acc[b % 4] =
+                _mm_fmadd_ps(_mm_cvtepi32_ps(sums_of_4(total)), _mm_mul_ps(_mm_set1_ps(t.d), by), acc[b % 4]);
+            if ((b + 1) % TRIT_CHUNK && b + 1 < n_block) continue;
+            __m128 chunk = _mm_add_ps(_mm_add_ps(acc[0], acc[2]), _mm_add_ps(acc[1], acc[3]));
+            value = b < TRIT_CHUNK ? chunk : _mm_add_ps(value, chunk);
+        }
+        float out[4];
+        _mm_storeu_ps(out, _mm_mul_ps(value, _mm_set1_ps(w->factor)));
+        MOTE_UNROLL for (int i = 0; i < n; i++) y[i * y_stride + r] = out[i];
+    }
+}
+
+static void batch2_tq1_0(MOTE_MATMUL_ARGS)
+{
+    batch_tq1_0(MOTE_MATMUL_PASS, 2);
+}
+static void batch3_tq1_0(MOTE_MATMUL_ARGS)
+{
+    batch_tq1_0(MOTE_MATMUL_PASS, 3);
+}
+static void batch4_tq1_0(MOTE_MATMUL_ARGS)
+{
+    batch_tq1_0(MOTE_MATMUL_PASS, 4);
+}
+static void dot_tq1_0(MOTE_MATMUL_ARGS)
+{
+    static mote_matmul_fn *const bodies[4] = {lone_tq1_0, batch2_tq1_0, batch3_tq1_0, batch4_tq1_0};
+    mote_dot_passes(bodies, MOTE_MATMUL_PASS);
+}
 
 /* 66 bytes: pairs[64] (bits 2 l of byte 32 g + m: column 128 g + 32 l + m), f16 d; w = d * (code - 1) */
 MOTE_INLINE void tile_tq2_0(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
 {
     const uint8_t *b = w->data + (size_t)row * w->row_bytes + (size_t)(col / 256) * 66;
+    mote_tile_prefetch(b, 66);
     const __m256i three = _mm256_set1_epi8(3);
     MOTE_UNROLL for (int g = 0; g < 2; g++)
     {
