@@ -1,0 +1,257 @@
+/* test_load.c: loading: a small Qwen2-MoE (biases, gated shared expert) against llama.cpp, and files that are wrong in
+ * one place each: one clear error, nothing left behind. */
+#include "run_model.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "file/gguf_write.h"
+
+#define TINY "tests/golden/qwen2moe_tiny.gguf"
+
+static void test_against_reference(void **state)
+{
+    (void)state;
+    json_t *golden = json_load_file("tests/golden/qwen2moe_tiny.json", 0, NULL);
+    assert_non_null(golden);
+    for (int unfused = 0; unfused < 2; unfused++) {
+        struct run run;
+        run_open(TINY, &(struct run_options){.act_f32 = 1, .n_thread = 2, .moe_unfused = unfused}, &run);
+        assert_int_equal(run.network->hyper.n_ff_shared, 64);
+        assert_int_equal(run.network->layer[0].routing.renormalise, 0);
+        size_t p;
+        const json_t *prompt;
+        double worst = 0;
+        json_array_foreach(json_object_get(golden, "prompts"), p, prompt)
+        {
+            int32_t ids[32];
+            static float logits[32 * 48];
+            size_t n = json_array_size(json_object_get(prompt, "ids"));
+            for (size_t i = 0; i < n; i++)
+                ids[i] = (int32_t)json_integer_value(json_array_get(json_object_get(prompt, "ids"), i));
+            struct mote_timeline *session = run_session(&run, 0, MOTE_KV_F32);
+            assert_int_equal(mote_timeline_n_ctx(session), 64);
+            must(mote_timeline_eval_all(session, ids, (int64_t)n, logits));
+            for (size_t i = 0; i < n; i++)
+                for (size_t v = 0; v < 48; v++) {
+                    const json_t *row = json_array_get(json_object_get(prompt, "logits"), i);
+                    double error = fabs(logits[i * 48 + v] - json_number_value(json_array_get(row, v)));
+                    if (error > worst) worst = error;
+                }
+            mote_timeline_destroy(session);
+        }
+        print_message("qwen2moe: largest logit error %.1e\n", worst);
+        assert_true(worst <= 2e-4);
+        run_close(&run);
+    }
+    json_decref(golden);
+    assert_int_equal(mote_mem_global_total(), 0);
+}
+
+/* ---- one thing changed ---- */
+
+struct edit {
+    const char *drop_key, *drop_tensor; /* left out */
+    const char *reshape;                /* this tensor's dim[at] becomes to */
+    int at;
+    int64_t to;
+    const char *retype;             /* this tensor becomes i32 */
+    const char *add_tensor;         /* f32 [32] */
+    const char *put_key, *put_text; /* in the place of whatever it was */
+    uint32_t put_number;            /* when put_text is NULL */
+};
+
+static int is(const char *name, const char *edit)
+{
+    return edit && !strcmp(name, edit);
+}
+
+static void write_edited(const char *path, const struct edit *edit)
+{
+    struct mote_catalogue *from;
+    struct mote_gguf_writer *to;
+    must(mote_catalogue_open(TINY, NULL, &from));
+    must(mote_gguf_create(path, &to));
+    for (size_t i = 0; i < from->n_meta; i++) {
+        char key[128];
+        snprintf(key, sizeof key, "%.*s", (int)from->meta[i].key.length, from->meta[i].key.data);
+        if (!is(key, edit->drop_key) && !is(key, edit->put_key)) must(mote_gguf_put_meta(to, &from->meta[i]));
+    }
+    if (edit->put_key && edit->put_text)
+        must(mote_gguf_put_text(to, edit->put_key, edit->put_text, strlen(edit->put_text)));
+    else if (edit->put_key) must(mote_gguf_put_u32(to, edit->put_key, edit->put_number));
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) must(mote_gguf_begin(to));
+        for (size_t i = 0; i < from->n_tensor; i++) {
+            const struct mote_tensor *t = &from->tensor[i];
+            int64_t dim[MOTE_MAX_DIMS], n = 1;
+            memcpy(dim, t->dim, sizeof dim);
+            if (is(t->name, edit->reshape)) dim[edit->at] = edit->to;
+            for (int d = 0; d < t->n_dim; d++) n *= dim[d];
+            if (is(t->name, edit->drop_tensor)) continue;
+            enum mote_format format = is(t->name, edit->retype) ? MOTE_FORMAT_I32 : t->format;
+            if (pass == 0) must(mote_gguf_declare(to, t->name, format, t->n_dim, dim));
+            else {
+                float *bytes = calloc((size_t)n, sizeof *bytes);
+                memcpy(bytes, t->data, t->n_byte < (size_t)n * 4 ? t->n_byte : (size_t)n * 4);
+                must(mote_gguf_write(to, bytes, (size_t)n * sizeof *bytes));
+                free(bytes);
+            }
+        }
+        if (!edit->add_tensor) continue;
+        int64_t dim[MOTE_MAX_DIMS] = {32, 1, 1, 1};
+        float zeros[32] = {0};
+        if (pass == 0) must(mote_gguf_declare(to, edit->add_tensor, MOTE_FORMAT_F32, 1, dim));
+        else must(mote_gguf_write(to, zeros, sizeof zeros));
+    }
+    must(mote_gguf_finish(to));
+    mote_catalogue_close(from);
+}
+
+static void temporary(char path[64])
+{
+    snprintf(path, 64, "/tmp/mote_test_load_%ld.gguf", (long)getpid());
+}
+
+static void test_wrong_files(void **state)
+{
+    (void)state;
+    static const struct {
+        struct edit edit;
+        mote_status status;
+        const char *text;
+    } cases[] = {
+        {{.put_key = "general.architecture", .put_text = "mamba9"}, MOTE_UNSUPPORTED, "qwen3moe, qwen2moe"},
+        {{.drop_key = "general.architecture"}, MOTE_FORMAT, "general.architecture"},
+        {{.drop_key = "qwen2moe.block_count"}, MOTE_FORMAT, "qwen2moe.block_count"},
+        {{.drop_key = "qwen2moe.expert_used_count"}, MOTE_FORMAT, "qwen2moe.expert_used_count"},
+        {{.put_key = "qwen2moe.block_count", .put_number = 0}, MOTE_FORMAT, "block_count"},
+        {{.put_key = "qwen2moe.block_count", .put_number = 3},
+         MOTE_FORMAT,
+         "blk.2.attn_norm.weight is missing"},
+        {{.put_key = "qwen2moe.block_count", .put_number = 1}, MOTE_UNSUPPORTED, "blk.1."},
+        {{.put_key = "qwen2moe.block_count", .put_number = 4000000000u}, MOTE_FORMAT, "block_count"},
+        {{.put_key = "qwen2moe.block_count", .put_text = "two"}, MOTE_FORMAT, "block_count"},
+        {{.put_key = "qwen2moe.embedding_length", .put_number = 0}, MOTE_FORMAT, "embedding_length"},
+        {{.put_key = "qwen2moe.embedding_length", .put_number = 64}, MOTE_FORMAT, "[64, 48, 1]"},
+        {{.put_key = "qwen2moe.attention.head_count", .put_number = 0}, MOTE_FORMAT, "head_count"},
+        {{.put_key = "qwen2moe.attention.head_count", .put_number = 2000000000}, MOTE_FORMAT, "head"},
+        {{.put_key = "qwen2moe.attention.head_count_kv", .put_number = 3}, MOTE_FORMAT, "multiple"},
+        {{.put_key = "qwen2moe.attention.value_length", .put_number = 8}, MOTE_UNSUPPORTED, "value_length"},
+        {{.put_key = "qwen2moe.rope.dimension_count", .put_number = 17}, MOTE_FORMAT, "dimension_count"},
+        {{.put_key = "qwen2moe.rope.scaling.type", .put_text = "yarn"}, MOTE_UNSUPPORTED, "\"yarn\""},
+        {{.put_key = "qwen2moe.expert_count", .put_number = 1025}, MOTE_UNSUPPORTED, "1024"},
+        {{.put_key = "qwen2moe.expert_count", .put_number = 7}, MOTE_FORMAT, "expected [32, 7, 1]"},
+        {{.put_key = "qwen2moe.expert_used_count", .put_number = 7}, MOTE_FORMAT, "expected 1..6"},
+        {{.put_key = "qwen2moe.expert_used_count", .put_number = 0}, MOTE_FORMAT, "expected 1..6"},
+        {{.drop_tensor = "token_embd.weight"}, MOTE_FORMAT, "token_embd.weight"},
+        {{.drop_tensor = "output_norm.weight"}, MOTE_FORMAT, "output_norm.weight"},
+        {{.drop_tensor = "blk.1.attn_k.bias"}, MOTE_FORMAT, "blk.1.attn_k.bias is missing"},
+        {{.drop_tensor = "blk.1.ffn_up_exps.weight"}, MOTE_FORMAT, "blk.1.ffn_up_exps.weight is missing"},
+        {{.drop_tensor = "blk.0.ffn_gate_inp_shexp.weight"}, MOTE_FORMAT, "blk.0.ffn_gate_inp_shexp.weight"},
+        {{.reshape = "blk.0.ffn_down_exps.weight", .at = 2, .to = 5}, MOTE_FORMAT, "expected [32, 32, 6]"},
+        {{.reshape = "output.weight", .at = 1, .to = 47}, MOTE_FORMAT, "output.weight is [32, 47, 1, 1]"},
+        {{.reshape = "blk.1.ffn_norm.weight", .at = 0, .to = 31}, MOTE_FORMAT, "blk.1.ffn_norm.weight"},
+        {{.retype = "blk.0.attn_q.weight"}, MOTE_UNSUPPORTED, "i32"},
+        {{.retype = "blk.0.attn_norm.weight"}, MOTE_UNSUPPORTED, "blk.0.attn_norm.weight"},
+        {{.add_tensor = "blk.0.attn_output.bias"}, MOTE_UNSUPPORTED, "blk.0.attn_output.bias"},
+    };
+    char path[64];
+    temporary(path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct run run;
+        write_edited(path, &cases[i].edit);
+        mote_status status = run_try_open(path, &(struct run_options){.n_thread = 1, .max_row = 8}, &run);
+        if (status != cases[i].status || !strstr(mote_error(), cases[i].text) || !strstr(mote_error(), path))
+            fail_msg("case %zu: status %d, message \"%s\", expected \"%s\"", i, (int)status, mote_error(),
+                     cases[i].text);
+        assert_null(run.network);
+        assert_null(run.backend); /* refused before anything was loaded */
+        run_close(&run);
+        assert_int_equal(mote_mem_global_total(), 0);
+    }
+    unlink(path);
+}
+
+static char log_text[4096];
+static void collect(void *context, int level, const char *message)
+{
+    (void)context;
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof log_text - used, "%c %s\n", level == MOTE_LOG_WARNING ? 'W' : 'I',
+             message);
+}
+
+static void logits_of(const char *path, float *logits)
+{
+    static const int32_t ids[4] = {3, 40, 7, 7};
+    struct run run;
+    run_open(path, &(struct run_options){.act_f32 = 1, .n_thread = 1, .max_row = 8}, &run);
+    struct mote_timeline *session = run_session(&run, 32, MOTE_KV_F32);
+    must(mote_timeline_eval_all(session, ids, 4, logits));
+    mote_timeline_destroy(session);
+    run_close(&run);
+}
+
+/* A missing key gets its default, which is what the file said, and a word about it; a key with another value counts. */
+static void test_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *word;
+    } keys[] = {
+        {"qwen2moe.rope.freq_base", "W qwen2moe.rope.freq_base is missing: using 10000"},
+        {"qwen2moe.attention.layer_norm_rms_epsilon",
+         "W qwen2moe.attention.layer_norm_rms_epsilon is missing"},
+        {"qwen2moe.expert_feed_forward_length", "I qwen2moe.expert_feed_forward_length is missing: inferred"},
+        {"qwen2moe.expert_shared_feed_forward_length",
+         "I qwen2moe.expert_shared_feed_forward_length is missing"},
+        {"qwen2moe.feed_forward_length", "I qwen2moe.feed_forward_length is missing"},
+    };
+    char path[64];
+    temporary(path);
+    static float expected[4 * 48], logits[4 * 48];
+    logits_of(TINY, expected);
+    mote_log_set(collect, NULL);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        write_edited(path, &(struct edit){.drop_key = keys[i].key});
+        log_text[0] = 0;
+        logits_of(path, logits);
+        if (!strstr(log_text, keys[i].word)) fail_msg("no \"%s\" in the log:\n%s", keys[i].word, log_text);
+        assert_memory_equal(logits, expected, sizeof expected);
+    }
+    write_edited(path, &(struct edit){.add_tensor = "mtp.extra.weight"});
+    log_text[0] = 0;
+    logits_of(path, logits);
+    assert_non_null(strstr(log_text, "W tensor mtp.extra.weight is not used"));
+    assert_memory_equal(logits, expected, sizeof expected);
+    mote_log_set(NULL, NULL);
+
+    static const struct edit changes[] = {
+        {.put_key = "qwen2moe.rope.freq_base", .put_number = 100},
+        {.put_key = "qwen2moe.expert_used_count", .put_number = 3},
+        {.put_key = "qwen2moe.rope.dimension_count", .put_number = 8},
+        {.put_key = "qwen2moe.expert_weights_scale", .put_number = 2},
+        {.drop_tensor = "output.weight"}, /* tied to the embedding */
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        write_edited(path, &changes[i]);
+        logits_of(path, logits);
+        for (int v = 0; v < 4 * 48; v++) assert_true(isfinite(logits[v]));
+        assert_memory_not_equal(logits, expected, sizeof expected);
+    }
+    unlink(path);
+    assert_int_equal(mote_mem_global_total(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_reference),
+        cmocka_unit_test(test_wrong_files),
+        cmocka_unit_test(test_defaults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
