@@ -78,7 +78,8 @@ MOTE_INLINE __m256i entries_of_8_at_bytes(const uint64_t *book, const uint8_t *i
 
 MOTE_INLINE __m256i entries_of_8_at_words(const uint64_t *book, const uint16_t *index)
 {
-    __m128d low = entries_of_8(book, index[0], index[1]), high = entries_of_8(book, index[2], index[3]);
+    uint32_t i = mote_load_u32(index), j = mote_load_u32(index + 2);
+    __m128d low = entries_of_8(book, i & 0xFFFF, i >> 16), high = entries_of_8(book, j & 0xFFFF, j >> 16);
     return _mm256_castpd_si256(_mm256_insertf128_pd(_mm256_castpd128_pd256(low), high, 1));
 }
 
@@ -96,10 +97,15 @@ MOTE_INLINE __m256i entries_of_4_at_bytes(const uint32_t *book, const uint8_t *i
     return _mm256_setr_m128i(half[0], half[1]);
 }
 
-MOTE_INLINE __m256i entries_of_4_at_words(const uint32_t *book, const uint16_t *i)
+MOTE_INLINE __m256i entries_of_4_at_words(const uint32_t *book, const uint16_t *index)
 {
-    return _mm256_setr_m128i(entries_of_4(book, i[0], i[1], i[2], i[3]),
-                             entries_of_4(book, i[4], i[5], i[6], i[7]));
+    __m128i half[2];
+    MOTE_UNROLL for (int h = 0; h < 2; h++)
+    {
+        uint32_t i = mote_load_u32(index + 4 * h), j = mote_load_u32(index + 4 * h + 2);
+        half[h] = entries_of_4(book, i & 0xFFFF, i >> 16, j & 0xFFFF, j >> 16);
+    }
+    return _mm256_setr_m128i(half[0], half[1]);
 }
 
 /* ---- blocks with signs ---- */
