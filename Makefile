@@ -11,9 +11,11 @@ ifdef SAN
 B ?= build-san
 SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT ?= -O1 -g
+KERNEL_OPT := # -O3 under the sanitizers takes gcc ten minutes a file
 else
 B ?= build
 OPT ?= -O2 -g
+KERNEL_OPT := -O3
 endif
 
 LAYERS := base quant file text cpu backend model engine api
@@ -39,8 +41,8 @@ CFLAGS_ALL = -std=c11 $(OPT) $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC
 
 # Kernels of an instruction set are compiled for it; nothing else may assume more than the base ISA.
 ifneq ($(filter x86_64,$(shell uname -m)),)
-$(B)/src/cpu/%_avx2.o $(B)/src/quant/%_avx2.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -O3
-$(B)/src/cpu/%_avx512.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512 -O3
+$(B)/src/cpu/%_avx2.o $(B)/src/quant/%_avx2.o: ISA := -mavx2 -mfma -mf16c -mbmi2 $(KERNEL_OPT)
+$(B)/src/cpu/%_avx512.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512 $(KERNEL_OPT)
 endif
 
 all: $(B)/mote $(B)/libmote.a $(B)/libmote.so
