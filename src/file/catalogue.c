@@ -1,11 +1,8 @@
 /* catalogue.c: see catalogue.h. The index, typed reads, views of matrices, and which reader opens what. */
 #include "file/catalogue.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "base/float_bits.h"
 #include "file/catalogue_build.h"
 #include "file/folder.h"
 #include "file/gguf_read.h"

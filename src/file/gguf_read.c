@@ -418,7 +418,8 @@ static mote_status open_into(struct mote_catalogue **catalogue, const char *path
         TRY(mote_catalogue_create(path, "gguf", budget, catalogue));
         TRY(read_split(*catalogue, path, &name));
     }
-    return mote_gguf_apply_scales(*catalogue);
+    mote_status status = mote_gguf_apply_scales(*catalogue);
+    return status == MOTE_OK ? status : mote_context(status, "%s", path);
 }
 
 mote_status mote_gguf_open(const char *path, struct mote_budget *budget, struct mote_catalogue **out)

@@ -346,6 +346,8 @@ mote_status mote_hf_assemble(struct mote_catalogue *catalogue, const struct mote
 
 /* ---- the folder ---- */
 
+static const char index_name[] = "model.safetensors.index.json";
+
 struct shards {
     char **name; /* without the folder */
     size_t n;
@@ -383,7 +385,7 @@ static mote_status read_index(const json_t *index, const char *folder, struct mo
         last = shards->name[shards->n++];
         char *path;
         TRY(mote_path_join(arena, folder, last, &path));
-        FAIL_IF(!mote_is_file(path), MOTE_NOT_FOUND, "%s is missing ('%s' is to be in it)", path,
+        FAIL_IF(!mote_is_file(path), MOTE_NOT_FOUND, "%s is missing ('%s' is to be in it)", last,
                 mote_show_name(tensor).text);
     }
     FAIL_IF(shards->n == 0, MOTE_FORMAT, "weight_map is empty");
@@ -398,8 +400,7 @@ static mote_status check_index(const json_t *index, const struct mote_safetensor
     json_object_foreach(json_object_get(index, "weight_map"), tensor, value)
     {
         const struct mote_safetensor *found = mote_safetensors_find(set, tensor);
-        const char *slash = found ? strrchr(found->file, '/') : NULL;
-        FAIL_IF(!slash || strcmp(slash + 1, json_string_value(value)) != 0, MOTE_FORMAT,
+        FAIL_IF(!found || strcmp(found->file, json_string_value(value)) != 0, MOTE_FORMAT,
                 "tensor '%s' is not in %s", mote_show_name(tensor).text,
                 mote_show_name(json_string_value(value)).text);
     }
@@ -418,15 +419,15 @@ static mote_status list_shards(const char *folder, struct mote_arena *arena, str
             shards->name[i] = swap;
         }
     if (kept) shards->n = kept;
-    FAIL_IF(shards->n == 0, MOTE_NOT_FOUND, "%s: no .safetensors files", folder);
+    FAIL_IF(shards->n == 0, MOTE_NOT_FOUND, "no .safetensors files");
     for (size_t i = 0; i < shards->n; i++) {
         struct mote_part_name part;
         char *name;
         if (!mote_part_name_parse(shards->name[i], ".safetensors", &part)) continue;
         for (unsigned k = 1; k <= part.count; k++) {
             TRY(mote_part_name_make(arena, shards->name[i], ".safetensors", &part, k, &name));
-            FAIL_IF(shard_find(shards, name) < 0, MOTE_NOT_FOUND, "%s/%s is missing (part %u of %u)", folder,
-                    name, k, part.count);
+            FAIL_IF(shard_find(shards, name) < 0, MOTE_NOT_FOUND, "%s is missing (part %u of %u)", name, k,
+                    part.count);
         }
         break; /* one set is enough: the others are its own parts, or collide by their tensors' names */
     }
@@ -441,7 +442,7 @@ static mote_status read_shards(struct mote_catalogue *catalogue, const json_t *i
     struct shards shards = {0};
     if (index) {
         mote_status status = read_index(index, folder, arena, &shards);
-        if (status != MOTE_OK) return mote_context(status, "%s/model.safetensors.index.json", folder);
+        if (status != MOTE_OK) return mote_context(status, "%s", index_name);
     } else {
         TRY(list_shards(folder, arena, &shards));
     }
@@ -450,11 +451,11 @@ static mote_status read_shards(struct mote_catalogue *catalogue, const json_t *i
         char *path;
         TRY(mote_path_join(arena, folder, shards.name[i], &path));
         TRY(mote_catalogue_add_file(catalogue, path, &file));
-        TRY(mote_safetensors_parse(set, path, file.data, file.size));
+        TRY(mote_safetensors_parse(set, shards.name[i], file.data, file.size));
     }
     if (index) {
         mote_status status = check_index(index, set);
-        if (status != MOTE_OK) return mote_context(status, "%s/model.safetensors.index.json", folder);
+        if (status != MOTE_OK) return mote_context(status, "%s", index_name);
     }
     if (set->is_mlx || config->quantization) catalogue->source = "mlx";
     return mote_hf_assemble(catalogue, config, set);
@@ -490,15 +491,14 @@ static mote_status read_folder(struct mote_catalogue *catalogue, struct mote_hf_
 {
     struct mote_text text, index_text;
     TRY(map_text(catalogue, "config.json", &text));
-    FAIL_IF(!text.data, MOTE_NOT_FOUND, "%s: config.json is missing or empty", catalogue->path);
+    FAIL_IF(!text.data, MOTE_NOT_FOUND, "config.json is missing or empty");
     mote_status status = mote_hf_config_parse(text.data, text.length, config);
     if (status == MOTE_OK) status = add_keys(catalogue, config);
-    if (status != MOTE_OK) return mote_context(status, "%s/config.json", catalogue->path);
-    TRY(map_text(catalogue, "model.safetensors.index.json", &index_text));
+    if (status != MOTE_OK) return mote_context(status, "config.json");
+    TRY(map_text(catalogue, index_name, &index_text));
     if (index_text.data) {
         status = mote_json_parse(index_text.data, index_text.length, index);
-        if (status != MOTE_OK)
-            return mote_context(status, "%s/model.safetensors.index.json", catalogue->path);
+        if (status != MOTE_OK) return mote_context(status, "%s", index_name);
     }
     TRY(read_shards(catalogue, *index, config, set));
     TRY(map_text(catalogue, "tokenizer.json", &catalogue->tokenizer_json));
@@ -521,7 +521,7 @@ mote_status mote_hf_open(const char *folder, struct mote_budget *budget, struct 
     mote_hf_config_free(&config);
     if (status != MOTE_OK) {
         mote_catalogue_close(catalogue);
-        return status;
+        return mote_context(status, "%s", folder);
     }
     *out = catalogue;
     return MOTE_OK;

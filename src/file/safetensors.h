@@ -32,7 +32,7 @@ struct mote_safetensors {
 void mote_safetensors_init(struct mote_safetensors *set, struct mote_budget *budget,
                            struct mote_arena *arena);
 void mote_safetensors_free(struct mote_safetensors *set);
-/* Add the tensors of one file in memory. `file` names it in messages and must live as long as the set. */
+/* Add the tensors of one file in memory. `file` is the shard's name, without its folder, and must live as long as the set. */
 mote_status mote_safetensors_parse(struct mote_safetensors *set, const char *file, const uint8_t *data,
                                    size_t size);
 struct mote_safetensor *mote_safetensors_find(const struct mote_safetensors *set, const char *name);
