@@ -1,5 +1,5 @@
-/* test_golden_model.c: whole models against transformers in float32: logits at every position, greedy text, likelihood
- * of the validation text; float weights, float cache, float activations. */
+/* test_golden_model.c: whole models against transformers in float32: logits at every position, greedy text,
+ * likelihood of the validation text; float weights, float cache, float activations. */
 #include "run_model.h"
 
 #include <jansson.h>

@@ -1,4 +1,5 @@
-/* test_kv.c: the cache's size, layout, limits; what attention stores and reads through the backend, against float64. */
+/* test_kv.c: the cache's size, layout, limits; what attention stores and reads through the backend, against
+ * float64. */
 #include "run_model.h"
 
 #include <math.h>
@@ -140,7 +141,8 @@ static void reference(struct sequence *s, const float *q_norm, const float *k_no
     }
 }
 
-/* Three sequences advance by different amounts in common steps, in two layers, until each holds its 90 tokens. */
+/* Three sequences advance by different amounts in common steps, in two layers, until each holds its 90
+ * tokens. */
 static void test_attention(void **state)
 {
     (void)state;

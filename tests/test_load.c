@@ -1,5 +1,5 @@
-/* test_load.c: loading: a small Qwen2-MoE (biases, gated shared expert) against llama.cpp, and files that are wrong in
- * one place each: one clear error, nothing left behind. */
+/* test_load.c: loading: a small Qwen2-MoE (biases, gated shared expert) against llama.cpp, and files that
+ * are wrong in one place each: one clear error, nothing left behind. */
 #include "run_model.h"
 
 #include <jansson.h>
@@ -195,7 +195,8 @@ static void logits_of(const char *path, float *logits)
     run_close(&run);
 }
 
-/* A missing key gets its default, which is what the file said, and a word about it; a key with another value counts. */
+/* A missing key gets its default, which is what the file said, and a word about it; a key with another
+ * value counts. */
 static void test_defaults(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_moe.c: the expert block against a float64 loop over decoded weights, and its promises: the same bits for any
- * number of threads, for rows alone or together, fused or one product at a time. */
+/* test_moe.c: the expert block against a float64 loop over decoded weights, and its promises: the same bits
+ * for any number of threads, for rows alone or together, fused or one product at a time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

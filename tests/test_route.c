@@ -1,5 +1,5 @@
-/* test_route.c: routing against a float64 reference written the slow way, and its edges: ties, NaN, infinities, more
- * than 256 experts, k = E, groups. */
+/* test_route.c: routing against a float64 reference written the slow way, and its edges: ties, NaN,
+ * infinities, more than 256 experts, k = E, groups. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

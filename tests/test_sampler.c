@@ -1,4 +1,5 @@
-/* test_sampler.c: the chain: greedy and its ties, cuts against a slow reference, frequencies, seeds, bad logits. */
+/* test_sampler.c: the chain: greedy and its ties, cuts against a slow reference, frequencies, seeds, bad
+ * logits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* test_session.c: sessions on a real model: chunks, batches, rewinds, overflow, cancelling, memory to the byte. */
+/* test_session.c: sessions on a real model: chunks, batches, rewinds, overflow, cancelling, memory to the
+ * byte. */
 #include "run_model.h"
 
 #include <math.h>
@@ -192,7 +193,8 @@ static void test_cancel(void **state)
     run_close(&run);
 }
 
-/* The plan is what is taken; a limit of exactly that much is enough, one byte less is refused before loading. */
+/* The plan is what is taken; a limit of exactly that much is enough, one byte less is refused before
+ * loading. */
 static void test_plan(void **state)
 {
     (void)state;

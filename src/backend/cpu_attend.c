@@ -1,7 +1,7 @@
 /* cpu_attend.c: norm per head, rotation, store, attention: one job, one barrier.
  *
- * Phase 1 works on heads of rows (a decode step has one row, but many heads); phase 2 on blocks of a sequence's
- * query rows by key/value head.
+ * Phase 1 works on heads of rows (a decode step has one row, but many heads); phase 2 on blocks of a
+ * sequence's query rows by key/value head.
  */
 #include <math.h>
 

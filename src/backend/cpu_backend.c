@@ -1,4 +1,5 @@
-/* cpu_backend.c: the CPU backend: creation, memory, weights, and the operations that need no job of their own. */
+/* cpu_backend.c: the CPU backend: creation, memory, weights, and the operations that need no job of their
+ * own. */
 #include "backend/cpu_backend.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* cpu_backend.h: what the files of the CPU backend share: its state and the layout of its scratch.
  *
  * Owns: thread pool, kernel table, one block of scratch cut up once. Backend memory is ordinary memory.
- * One idea: an operation is one job on the pool; its phases are separated by barriers, its tiles are handed out on
- * demand, and no sum ever depends on who took which tile.
+ * One idea: an operation is one job on the pool; its phases are separated by barriers, its tiles are handed
+ * out on demand, and no sum ever depends on who took which tile.
  */
 #ifndef MOTE_BACKEND_CPU_BACKEND_H
 #define MOTE_BACKEND_CPU_BACKEND_H
@@ -82,8 +82,8 @@ mote_status cpu_moe(struct mote_backend *backend, const struct mote_moe *job);
 
 /* ---- mixture of experts: shared between the fused job and the reference ---- */
 
-/* An expert with its rows: pairs (row, slot) lie sorted by expert, [first, first + n) are this one's. The shared
- * expert is a group of its own with every row, in buffers of its own. */
+/* An expert with its rows: pairs (row, slot) lie sorted by expert, [first, first + n) are this one's. The
+ * shared expert is a group of its own with every row, in buffers of its own. */
 struct cpu_group {
     const struct mote_matrix *gate, *up, *down;
     enum mote_act_type gate_type, up_type, down_type;
@@ -127,11 +127,12 @@ static inline struct mote_act *cpu_group_down(struct cpu_moe_step *s, const stru
     return g->is_shared ? &s->shared[g->down_type] : &s->down[g->down_type];
 }
 
-/* Quantise the group's rows [begin, end) of activated values for its down product, copying them to job->hidden. */
+/* Quantise the group's rows [begin, end) of activated values for its down product, copying them to
+ * job->hidden. */
 void cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t begin, int64_t end);
 
-/* y[i][col, col + n) from the down products of row i: routed[place - ...][stride] and shared[i][stride], both pointing
- * at column col. */
+/* y[i][col, col + n) from the down products of row i: routed[place - ...][stride] and shared[i][stride],
+ * both pointing at column col. */
 void cpu_moe_sum(const struct cpu_moe_step *s, int64_t i, int64_t col, int64_t n, const float *routed,
                  const float *shared, int64_t stride);
 

@@ -1,7 +1,7 @@
 /* cpu_linear.c: products of one input with up to four matrices, a norm before them: one job, one barrier.
  *
- * Phase 1 norms and quantises rows; phase 2 hands out tiles of all matrices' rows together, so that q, k and v, or
- * router and shared gate, fill the threads as one matrix would.
+ * Phase 1 norms and quantises rows; phase 2 hands out tiles of all matrices' rows together, so that q, k
+ * and v, or router and shared gate, fill the threads as one matrix would.
  */
 #include <string.h>
 

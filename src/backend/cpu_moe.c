@@ -1,10 +1,11 @@
 /* cpu_moe.c: the feed-forward block as one job: rows grouped by expert, every weight read once.
  *
  *   quantise rows of x | gate and up tiles of every expert that is wanted, activated in place | quantise |
- *   down tiles: a tile of y's columns for all experts into the worker's own scratch, then the weighted sum of it
+ *   down tiles: a tile of y's columns for all experts into the worker's own scratch, then the weighted sum
+ * of it
  *
- * (a bar is a barrier). The sum over experts runs inside the tile, in slot order, so that neither the thread count nor
- * the grouping changes a bit, and down's products never go to memory as a whole.
+ * (a bar is a barrier). The sum over experts runs inside the tile, in slot order, so that neither the
+ * thread count nor the grouping changes a bit, and down's products never go to memory as a whole.
  */
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,8 @@
-/* cpu_moe_reference.c: the feed-forward block one product at a time: what the fused job must equal bit for bit.
+/* cpu_moe_reference.c: the feed-forward block one product at a time: what the fused job must equal bit for
+ * bit.
  *
- * Every expert's gate, up and down are products of their own over the whole matrix, the activation runs over whole
- * rows, the weighted sum over the whole width. Memory for all of down's results is the price.
+ * Every expert's gate, up and down are products of their own over the whole matrix, the activation runs
+ * over whole rows, the weighted sum over the whole width. Memory for all of down's results is the price.
  */
 #include "backend/cpu_backend.h"
 

@@ -1,4 +1,5 @@
-/* cpu_route.c: from router logits to experts and weights, in float64, by the contract of struct mote_routing. */
+/* cpu_route.c: from router logits to experts and weights, in float64, by the contract of struct
+ * mote_routing. */
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>

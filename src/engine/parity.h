@@ -1,7 +1,7 @@
 /* parity.h: two ways of running a model side by side on the same tokens: where they differ and by how much.
  *
- * One idea: both are fed the same ids chunk by chunk; a's block outputs are kept for the chunk and b's are compared
- * as they appear, so that the first layer that leaves the budget has a name.
+ * One idea: both are fed the same ids chunk by chunk; a's block outputs are kept for the chunk and b's are
+ * compared as they appear, so that the first layer that leaves the budget has a name.
  */
 #ifndef MOTE_ENGINE_PARITY_H
 #define MOTE_ENGINE_PARITY_H
@@ -37,8 +37,8 @@ struct mote_comparison {
     struct mote_change *change; /* [n_kept] */
 };
 
-/* a and b: forwards of two networks of the same depth, width and vocabulary, made with taps. Caches of kv_a and kv_b
- * are made and given back. On failure *out holds nothing. */
+/* a and b: forwards of two networks of the same depth, width and vocabulary, made with taps. Caches of kv_a
+ * and kv_b are made and given back. On failure *out holds nothing. */
 mote_status mote_compare(struct mote_forward *a, enum mote_kv_type kv_a, struct mote_forward *b,
                          enum mote_kv_type kv_b, const int32_t *ids, int64_t n,
                          const struct mote_compare_options *options, struct mote_comparison *out);

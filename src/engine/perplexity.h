@@ -1,8 +1,9 @@
 /* perplexity.h: how well a model predicts a text: mean negative log-likelihood over windows.
  *
- * One idea: the text is cut the same way everywhere (also by the reference that made the golden values): documents at
- * "\n\x1e\n", each encoded without special tokens and followed by the end-of-text token, all of them one after the
- * other, cut into windows of n tokens; a window starts from an empty context and gives n - 1 predictions.
+ * One idea: the text is cut the same way everywhere (also by the reference that made the golden values):
+ * documents at "\n\x1e\n", each encoded without special tokens and followed by the end-of-text token, all
+ * of them one after the other, cut into windows of n tokens; a window starts from an empty context and
+ * gives n - 1 predictions.
  */
 #ifndef MOTE_ENGINE_PERPLEXITY_H
 #define MOTE_ENGINE_PERPLEXITY_H
@@ -13,8 +14,8 @@
 /* Nonzero: stop with MOTE_CANCELLED. */
 typedef int mote_tick_fn(void *context, int64_t done, int64_t total);
 
-/* *ids [*n], to be freed with mote_mem_free. max: stop after that many (0: all). Fails with MOTE_UNSUPPORTED when the
- * vocabulary has no end-of-text token. */
+/* *ids [*n], to be freed with mote_mem_free. max: stop after that many (0: all). Fails with
+ * MOTE_UNSUPPORTED when the vocabulary has no end-of-text token. */
 mote_status mote_corpus_encode(const struct mote_tokenizer *tokenizer, const char *text, size_t length,
                                int64_t max, struct mote_budget *budget, int32_t **ids, int64_t *n);
 

@@ -1,8 +1,11 @@
-/* sampler.c: see sampler.h. Candidates are sorted once, largest first, ties by id; every cut keeps a prefix. */
+/* sampler.c: see sampler.h.
+ *
+ * One idea: candidates are a heap. Popping gives them largest first, ties by id, and every cut only says
+ * when to stop, so that a vocabulary of 150 000 is never sorted for the few hundred that matter.
+ */
 #include "engine/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct candidate {
@@ -60,11 +63,30 @@ void mote_chain_destroy(struct mote_chain *chain)
     mote_mem_free(chain);
 }
 
-static int falling(const void *left, const void *right)
+static int before(const struct candidate *a, const struct candidate *b)
 {
-    const struct candidate *a = left, *b = right;
-    if (a->logit != b->logit) return a->logit > b->logit ? -1 : 1;
-    return (a->id > b->id) - (a->id < b->id);
+    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+}
+
+/* Move c[at] down to where both children come after it. */
+static void sift(struct candidate *c, int64_t n, int64_t at)
+{
+    struct candidate item = c[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(&c[child + 1], &c[child])) child++;
+        if (!before(&c[child], &item)) break;
+        c[at] = c[child];
+    }
+    c[at] = item;
+}
+
+/* The first of the heap c[n] goes to c[n - 1]; c[n - 1] elements are left. */
+static void pop(struct candidate *c, int64_t n)
+{
+    struct candidate first = c[0];
+    c[0] = c[n - 1];
+    sift(c, n - 1, 0);
+    c[n - 1] = first;
 }
 
 static int32_t largest(const float *logit, int64_t n)
@@ -89,46 +111,50 @@ static void penalise(struct mote_chain *chain, const float *logits, const int32_
     }
 }
 
-/* Candidates that can be among the top_k, sorted; returns how many. A heap is not needed: one pass keeps those not
- * below the smallest of a growing sample, qsort orders the rest. */
+/* Finite logits as candidates, in order of id, with their weight at the temperature; returns how many. */
 static int64_t collect(struct mote_chain *chain)
 {
-    int64_t n = 0, k = chain->options.top_k;
     struct candidate *c = chain->candidate;
-    if (k == 0 || k > chain->n_vocab) k = chain->n_vocab;
-    int64_t room = 2 * k < chain->n_vocab ? 2 * k : chain->n_vocab;
-    float floor = -INFINITY;
+    double top = (double)chain->logit[largest(chain->logit, chain->n_vocab)];
+    int64_t n = 0;
     for (int64_t i = 0; i < chain->n_vocab; i++) {
-        if (chain->logit[i] == -INFINITY || (chain->logit[i] <= floor && n >= k)) continue;
-        if (n == room) { /* keep the best k; later ids must be larger to come in */
-            qsort(c, (size_t)n, sizeof *c, falling);
-            n = k;
-            floor = c[k - 1].logit;
-            if (chain->logit[i] <= floor) continue;
-        }
-        c[n++] = (struct candidate){chain->logit[i], (int32_t)i, 0};
+        float logit = chain->logit[i];
+        if (logit == -INFINITY) continue;
+        c[n++] = (struct candidate){logit, (int32_t)i,
+                                    exp(((double)logit - top) / (double)chain->options.temperature)};
     }
-    qsort(c, (size_t)n, sizeof *c, falling);
-    return n < k ? n : k;
+    return n;
 }
 
-/* Softmax at the temperature over the candidates; returns the sum of the first n after the cuts. */
-static double cut(struct mote_chain *chain, int64_t *n)
+static int32_t draw(struct mote_chain *chain)
 {
-    struct candidate *c = chain->candidate;
     const struct mote_chain_options *o = &chain->options;
+    struct candidate *c = chain->candidate;
+    int64_t n = collect(chain), k = o->top_k && o->top_k < n ? o->top_k : n;
     double sum = 0, kept = 0;
-    for (int64_t i = 0; i < *n; i++) {
-        c[i].p = exp(((double)c[i].logit - (double)c[0].logit) / (double)o->temperature);
-        sum += c[i].p;
+    if (k == n && o->top_p == 1 && o->min_p == 0) { /* nothing is cut: any order will do */
+        for (int64_t i = 0; i < n; i++) sum += c[i].p;
+        double left = mote_rng_unit(&chain->rng) * sum;
+        int64_t i = 0;
+        while (i < n - 1 && left >= c[i].p) left -= c[i++].p;
+        return c[i].id;
     }
+    for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
+    double best = c[0].p;
+    int64_t popped = 0, used = 0;
+    if (k < n)
+        for (; popped < k; popped++) pop(c, n - popped);
+    for (int64_t i = k < n ? n - k : 0; i < n; i++) sum += c[i].p; /* of the k best */
+    for (; used < k; used++) {
+        if (used == popped) pop(c, n - popped++);
+        double p = c[n - 1 - used].p;
+        if (used && (kept >= (double)o->top_p * sum || p < (double)o->min_p * best)) break;
+        kept += p;
+    }
+    double left = mote_rng_unit(&chain->rng) * kept;
     int64_t i = 0;
-    for (; i < *n; i++) {
-        if (i && (kept >= (double)o->top_p * sum || c[i].p < (double)o->min_p * c[0].p)) break;
-        kept += c[i].p;
-    }
-    *n = i;
-    return kept;
+    while (i < used - 1 && left >= c[n - 1 - i].p) left -= c[n - 1 - i++].p;
+    return c[n - 1 - i].id;
 }
 
 mote_status mote_chain_pick(struct mote_chain *chain, const float *logits, const int32_t *recent,
@@ -140,14 +166,7 @@ mote_status mote_chain_pick(struct mote_chain *chain, const float *logits, const
     float top = logits[largest(logits, chain->n_vocab)];
     FAIL_IF(top == -INFINITY, MOTE_NUMERIC, "sampler: no logit is finite");
     penalise(chain, logits, recent, n_recent);
-    if (chain->options.temperature == 0) {
-        *token = largest(chain->logit, chain->n_vocab);
-    } else {
-        int64_t n = collect(chain), i = 0;
-        double left = mote_rng_unit(&chain->rng) * cut(chain, &n);
-        while (i < n - 1 && left >= chain->candidate[i].p) left -= chain->candidate[i++].p;
-        *token = chain->candidate[i].id;
-    }
+    *token = chain->options.temperature == 0 ? largest(chain->logit, chain->n_vocab) : draw(chain);
     if (!logprob) return MOTE_OK;
     double sum = 0;
     for (int64_t i = 0; i < chain->n_vocab; i++) sum += exp((double)logits[i] - (double)top);

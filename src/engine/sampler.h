@@ -1,4 +1,5 @@
-/* sampler.h: from logits to a token: a fixed chain (mote_chain; mote_sampler is the public handle) with its own random numbers.
+/* sampler.h: from logits to a token: a fixed chain (mote_chain; mote_sampler is the public handle) with its
+ * own random numbers.
  *
  * Order: repeat penalty, then (temperature 0: the largest, ties to the lower id), temperature, top-k, top-p,
  * min-p, draw. The same options, seed and logits give the same token on every machine.

@@ -1,7 +1,10 @@
-/* session.h: a session is one timeline (the public name is mote_session, this one is mote_timeline): its tokens, their keys and values, and the logits after the last one.
+/* session.h: a session is one timeline: its tokens, their keys and values, and the logits after the last one.
+ * (mote_session is the public handle, mote_timeline what is in it.)
  *
- * Owns: the token list and the KV cache. Several sessions share one forward (one caller at a time for all of
- * them). One idea: position == number of tokens evaluated; a failed evaluation leaves the session as it was.
+ * Owns: the token list and the KV cache. Several sessions share one forward (one caller at a time for all
+ * of them).
+ * One idea: position == number of tokens evaluated; a failed evaluation leaves the session as it was (a
+ * cancelled one keeps the tokens of its finished chunks).
  */
 #ifndef MOTE_ENGINE_SESSION_H
 #define MOTE_ENGINE_SESSION_H
@@ -29,8 +32,9 @@ const float *mote_timeline_logits(const struct mote_timeline *session);
 
 /* Evaluate ids[n] (n >= 1) after what is there, in chunks of the forward's max_row.
  * Fails with MOTE_CONTEXT when they do not fit (tokens there, tokens asked for and the limit in the message),
- * MOTE_ARGUMENT for an id out of range, and what mote_forward_step fails with; the session is then as before.
- */
+ * MOTE_ARGUMENT for an id out of range, and what mote_forward_step fails with; the session is then as before,
+ * but for MOTE_CANCELLED: finished chunks stay. Logits are gone after a failure past the checks of
+ * arguments. */
 mote_status mote_timeline_eval(struct mote_timeline *session, const int32_t *ids, int64_t n);
 
 typedef void mote_position_fn(void *context, int64_t i, const float *logits); /* after ids[i] */

@@ -57,14 +57,14 @@ struct mote_row_lists *mote_forward_lists(struct mote_forward *forward);
 /* fn NULL: no taps. */
 mote_status mote_forward_tap(struct mote_forward *forward, mote_tap_fn *fn, void *context);
 
-/* Called for wanted rows without a place of their own: row of the step, its logits [n_vocab] (valid during the
- * call). */
+/* Called for wanted rows without a place of their own: row of the step, its logits [n_vocab] (valid during
+ * the call). */
 typedef void mote_row_fn(void *context, int32_t row, const float *logits);
 void mote_forward_each(struct mote_forward *forward, mote_row_fn *fn, void *context);
 
 /* Run the batch. want[j] (host [n_want], rising rows of the step, n_want may be 0) names the rows whose
- * logits are wanted; row want[j]'s go to logits[j][n_vocab] (host pointers), or to mote_forward_each's function when that
- * is NULL. Fails with MOTE_ARGUMENT (token
+ * logits are wanted; row want[j]'s go to logits[j][n_vocab] (host pointers), or to mote_forward_each's
+ * function when that is NULL. Fails with MOTE_ARGUMENT (token
  * out of range, batch too large), MOTE_NUMERIC (NaN in a router, row and layer named), MOTE_CANCELLED; caches
  * may then hold rubbish at the batch's own positions and nowhere else. */
 mote_status mote_forward_step(struct mote_forward *forward, const struct mote_batch *batch,
