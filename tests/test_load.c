@@ -60,7 +60,9 @@ struct edit {
     const char *retype;             /* this tensor becomes i32 */
     const char *add_tensor;         /* f32 [32] */
     const char *put_key, *put_text; /* in the place of whatever it was */
-    uint32_t put_number;            /* when put_text is NULL */
+    const char *poison;             /* this tensor's element poison_at is NaN */
+    int64_t poison_at;
+    uint32_t put_number; /* when put_text is NULL */
 };
 
 static int is(const char *name, const char *edit)
@@ -96,6 +98,7 @@ static void write_edited(const char *path, const struct edit *edit)
             else {
                 float *bytes = calloc((size_t)n, sizeof *bytes);
                 memcpy(bytes, t->data, t->n_byte < (size_t)n * 4 ? t->n_byte : (size_t)n * 4);
+                if (is(t->name, edit->poison)) bytes[edit->poison_at] = NAN;
                 must(mote_gguf_write(to, bytes, (size_t)n * sizeof *bytes));
                 free(bytes);
             }
@@ -247,12 +250,43 @@ static void test_defaults(void **state)
     assert_int_equal(mote_mem_global_total(), 0);
 }
 
+/* A token whose embedding is not a number ends the request that asks for it, and nothing else. */
+static void test_poisoned_token(void **state)
+{
+    (void)state;
+    static const int32_t good[3] = {3, 7, 30}, bad[3] = {3, 7, 40};
+    char path[64];
+    temporary(path);
+    write_edited(path, &(struct edit){.poison = "token_embd.weight", .poison_at = 40 * 32 + 5});
+    struct run run;
+    run_open(path, &(struct run_options){.act_f32 = 1, .n_thread = 2, .max_row = 4}, &run);
+    struct mote_timeline *a = run_session(&run, 32, MOTE_KV_F32), *b = run_session(&run, 32, MOTE_KV_F32);
+    static float expected[48];
+    must(mote_timeline_eval(a, good, 3));
+    memcpy(expected, mote_timeline_logits(a), sizeof expected);
+    must(mote_timeline_rewind(a, 0));
+    must_fail(mote_timeline_eval(a, bad, 3), MOTE_NUMERIC, "layer 0: router: row 2");
+    assert_int_equal(mote_timeline_n_token(a), 0);
+    struct mote_turn turn[2] = {{.session = b, .ids = good, .n = 3}, {.session = a, .ids = bad, .n = 3}};
+    must_fail(mote_timeline_eval_many(turn, 2), MOTE_NUMERIC, "layer 0"); /* in the second step */
+    assert_int_equal(mote_timeline_n_token(b), 0);
+    must(mote_timeline_eval(a, good, 3)); /* over what the failed calls left in the cache */
+    assert_memory_equal(mote_timeline_logits(a), expected, sizeof expected);
+    must(mote_timeline_eval(b, good, 3));
+    assert_memory_equal(mote_timeline_logits(b), expected, sizeof expected);
+    mote_timeline_destroy(a);
+    mote_timeline_destroy(b);
+    run_close(&run);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_reference),
         cmocka_unit_test(test_wrong_files),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_poisoned_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
