@@ -558,8 +558,8 @@ static void test_config(void **state)
          "32768}",
          "qwen3moe.rope.scaling.original_context_length", 32768},
         {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", "qwen3moe.rope.scaling.factor", 4},
-        {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1,\"attention_factor\":0.5}",
-         "qwen3moe.rope.scaling.attn_factor", 0.5},
+        {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attention_factor\":1}",
+         "qwen3moe.rope.scaling.attn_factor", (double)(float)(1 / (1 + 0.1 * 1.3862943611198906)) /* ln 4 */},
         {",\"max_position_embeddings\":4096.0", "qwen3moe.context_length", 4096},
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
