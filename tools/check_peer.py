@@ -5,7 +5,8 @@
 
 For each type: `mote quantize` of the model (theirs: llama_model_quantize of an f16 GGUF that mote wrote), then for the
 six golden prompts the token ids and 64 greedy tokens of both engines. Both also read the golden tokens, and the
-distributions at every position are compared: mean KL and the largest logit difference.
+distributions at every position are compared: mean KL of the two, of each from mote with float activations ("exact":
+the file's weights without the rounding of activations to 8 bits that both engines do), the largest logit difference.
 A changed token is excused when it is a near-tie: both engines hold the two candidates closer than --tie logits.
 Exit code 1 when a file does not load, ids differ, or a difference is not excused.
 """
@@ -23,8 +24,9 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import peer
 
-OURS = ["f16", "q8_0", "q4_0", "q4_k", "q6_k", "q2_k", "q3_k", "iq4_xs", "iq3_xxs", "iq2_xxs", "tq1_0", "tq2_0", "mxfp4",
-        "q8_0+tq1_0", "q6_k+iq2_xxs"]
+# Ternary weights are for models trained that way: --model ../shared/models/fable-ternary --types q8_0+tq1_0,q8_0+tq2_0
+OURS = ["f16", "q8_0", "q4_0", "q5_1", "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl", "iq4_xs", "iq3_xxs", "q6_k+iq2_xxs",
+        "q8_0+mxfp4"]
 # llama_ftype numbers
 THEIRS = {"q4_0": 2, "q8_0": 7, "q2_k": 10, "q3_k_m": 12, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18, "iq2_xxs": 19,
           "iq2_xs": 20, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq2_s": 28, "iq4_xs": 30, "iq1_m": 31,
@@ -93,10 +95,11 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
 
-def check(path, golden, tie):
-    """One file in both engines: a line, and whether it passes."""
-    a, b = peer.Mote(path, 256, 256, 2), peer.Llama(path, 256, 256, 2)
-    same, n_tie, bad, kl, worst = 0, 0, [], [], 0.0
+def check(path, golden, tie, n_thread):
+    """One file in both engines: counts, and what to say of it."""
+    a, b = (engine(path, 256, 256, n_thread) for engine in (peer.Mote, peer.Llama))
+    exact = peer.Mote(path, 256, 256, n_thread, act="f32")
+    same, ties, bad, kl, worst = 0, [], [], [], 0.0
     for p in golden["prompts"]:
         ids = [e.tokenize(p["prompt"]) for e in (a, b)]
         if ids[0] != p["ids"] or ids[1] != p["ids"]:
@@ -112,18 +115,16 @@ def check(path, golden, tie):
             text = "%r at token %d: mote %d (ahead by %.3f), llama.cpp %d (ahead by %.3f)" % (
                 p["prompt"][:24], first, x, gap_a, y, gap_b)
             if max(gap_a, gap_b) < tie:
-                n_tie += 1
-                print("    near-tie: " + text)
+                ties.append("near-tie: " + text)
             else:
                 bad.append("text differs: " + text)
-        fa, fb = (forced(e, p["ids"] + p["greedy_ids"]) for e in (a, b))
-        qa, qb = log_softmax(fa), log_softmax(fb)
-        kl.append((np.exp(qb) * (qb - qa)).sum(axis=1))
+        fa, fb, fe = (forced(e, p["ids"] + p["greedy_ids"]) for e in (a, b, exact))
+        qa, qb, qe = log_softmax(fa), log_softmax(fb), log_softmax(fe)
+        kl.append([(np.exp(p) * (p - q)).sum(axis=1).mean() for p, q in ((qb, qa), (qe, qa), (qe, qb))])
         worst = max(worst, float(np.abs(fa - fb).max()))
-    a.close()
-    b.close()
-    mean = float(np.concatenate(kl).mean()) if kl else float("nan")
-    return same, n_tie, bad, mean, worst
+    for engine in (a, b, exact):
+        engine.close()
+    return same, ties, bad, np.mean(kl, axis=0) if kl else [float("nan")] * 3, worst
 
 
 def run(label, make, golden, args):
@@ -131,13 +132,15 @@ def run(label, make, golden, args):
         path = os.path.join(folder, "model.gguf")
         try:
             make(path)
-            same, n_tie, bad, mean, worst = check(path, golden, args.tie)
+            same, ties, bad, kl, worst = check(path, golden, args.tie, args.threads)
         except RuntimeError as error:
-            print("%-24s FAILED  %s" % (label, error), flush=True)
+            print("%-20s FAILED  %s" % (label, error), flush=True)
             return False
-    n = len(golden["prompts"])
-    print("%-24s %-7s same text %d/%d, near-ties %d, mean KL %.2e, largest logit difference %.3f" %
-          (label, "FAILED" if bad else "ok", same, n, n_tie, mean, worst), flush=True)
+    print("%-20s %-6s %4d/%d %5d %12.1e %12.1e %12.1e %9.3f" %
+          (label, "FAILED" if bad else "ok", same, len(golden["prompts"]), len(ties), *kl, worst), flush=True)
+    if args.verbose:
+        for line in ties:
+            print("    " + line)
     for line in bad:
         print("    " + line)
     return not bad
@@ -149,11 +152,15 @@ def main():
     parser.add_argument("--model", default=str(peer.ROOT.parent / "shared/models/fable"))
     parser.add_argument("--golden", help="default: MODEL-golden.json")
     parser.add_argument("--types", default=",".join(OURS), help="written by mote: TYPE or TYPE+EXPERT_TYPE")
-    parser.add_argument("--theirs", default=",".join(THEIRS), help="written by llama.cpp")
+    parser.add_argument("--theirs", default=",".join(n for n in THEIRS if not n.startswith("tq")), help="written by llama.cpp")
     parser.add_argument("--tie", type=float, default=0.25, help="logits between candidates that may change places")
+    parser.add_argument("-t", "--threads", type=int, default=1, help="of each engine; on a busy machine 1 is fastest")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show near-ties")
     args = parser.parse_args()
     golden = json.loads(pathlib.Path(args.golden or args.model.rstrip("/") + "-golden.json").read_text())
     passed = []
+    print("%-20s %-6s %6s %5s %12s %12s %12s %9s" %
+          ("file", "", "same", "ties", "KL peer|mote", "exact|mote", "exact|peer", "logit"))
     for spec in filter(None, args.types.split(",")):
         passed.append(run("mote " + spec, lambda out: our_file(args.mote, args.model, spec, out), golden, args))
     theirs = list(filter(None, args.theirs.split(",")))

@@ -80,9 +80,10 @@ class Mote:
             raise RuntimeError("mote: " + self.lib.mote_error().decode())
 
     def tokenize(self, text):
+        """Control tokens spelled out count as such; no token in front."""
         data = text.encode()
         ids, n = (C.c_int32 * (len(data) + 2))(), C.c_size_t()
-        self._check(self.lib.mote_model_tokenize(self.model, data, len(data), 0, ids, len(ids), C.byref(n)))
+        self._check(self.lib.mote_model_tokenize(self.model, data, len(data), 1, ids, len(ids), C.byref(n)))
         return list(ids[: n.value])
 
     def truncate(self, n):
@@ -144,7 +145,7 @@ class Llama:
     def tokenize(self, text):
         data = text.encode()
         ids = (C.c_int32 * (len(data) + 2))()
-        n = self.L.llama_tokenize(self.vocab, data, len(data), ids, len(ids), False, False)
+        n = self.L.llama_tokenize(self.vocab, data, len(data), ids, len(ids), False, True)
         if n < 0:
             raise RuntimeError("llama.cpp: %d tokens for %d bytes" % (-n, len(data)))
         return list(ids[:n])
