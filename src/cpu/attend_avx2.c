@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "cpu/exp_avx2.h"
-#include "cpu/simd_avx2.h"
+#include "cpu/simd_x86.h"
 
 enum {
     KEYS = MOTE_ATTEND_KEYS,

@@ -1,4 +1,4 @@
-/* gemm_avx2.c: see gemm_avx2.h.
+/* gemm_avx2.c: the prefill product of gemm.h with AVX2.
  *
  * A vector of codes is 8 weight rows x 4 columns; an activation's 4 bytes are broadcast against it. 2 panels x 3
  * activation rows are in work at once: 6 vectors of 16-bit sums and 6 of float sums fill the registers, and each
@@ -6,19 +6,28 @@
  * How often products may be added in 16 bits before widening (run) follows from the largest code:
  * run * 2 * max_code * 127 <= 32767.
  */
-#include "cpu/gemm_avx2.h"
+#include "cpu/gemm.h"
 
 #if defined(__AVX2__)
 
 #include <string.h>
 
-#include "cpu/simd_avx2.h"
+#include "cpu/simd_x86.h"
 
 enum {
+    PANEL_ROWS = 8,
     PANELS = 2,
-    ROWS = PANELS * MOTE_PANEL_ROWS,
+    ROWS = PANELS * PANEL_ROWS,
+    COLS = 256,
     ACTS = 3,       /* activation rows in registers */
     ACT_TILE = 129, /* activation rows that a panel is unpacked for: their codes fit a second-level cache */
+};
+
+/* A tile of weights. */
+struct panel {
+    _Alignas(64) uint8_t code[COLS / 4][PANEL_ROWS][4]; /* 4 consecutive columns of a row together */
+    _Alignas(64) float scale[16][PANEL_ROWS];           /* [256 / group][row] */
+    _Alignas(64) float bias[16][PANEL_ROWS];
 };
 
 /* One column tile of the activation rows in work. Rows past the end repeat the last one. */
@@ -28,11 +37,11 @@ struct act_tile {
     const int16_t *sum[ACT_TILE]; /* [16] */
     const float *sum32[ACT_TILE]; /* I8_32: [8] */
     float (*acc)[ROWS];           /* [ACT_TILE]: the sums so far */
-    float offset;
-    int n; /* multiple of ACTS */
+    float offset;                 /* of the panel's codes */
+    int n;                        /* multiple of ACTS */
 };
 
-typedef void product_fn(const struct mote_panel *panel, int group_bits, const struct act_tile *x);
+typedef void product_fn(const struct panel *panel, int group_bits, const struct act_tile *x);
 
 /* What w adds to scale * code: nothing, a bias for every group, or scale * -offset, which is taken off before scaling
  * and so leaves weights of zero at exactly zero. */
@@ -79,12 +88,12 @@ MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const in
     {
         if (kind != CODE_ONLY) load_sums(x, i + a, step, is_32, kind, sums[a]);
         MOTE_UNROLL for (int p = 0; p < PANELS; p++) acc[p][a] =
-            is_32 ? _mm256_load_ps(x->acc[i + a] + MOTE_PANEL_ROWS * p) : _mm256_setzero_ps();
+            is_32 ? _mm256_load_ps(x->acc[i + a] + PANEL_ROWS * p) : _mm256_setzero_ps();
     }
 }
 
 /* Step s is done: its integer sums times the scales of group g, and bias times the activations' sums. */
-MOTE_INLINE void scale_sums(const struct mote_panel *panel, int g, const struct act_tile *x, int i, int s,
+MOTE_INLINE void scale_sums(const struct panel *panel, int g, const struct act_tile *x, int i, int s,
                             const int step, const int is_32, const int kind, __m256i wide[PANELS][ACTS],
                             float sums[ACTS][16], __m256 acc[PANELS][ACTS])
 {
@@ -110,15 +119,15 @@ MOTE_INLINE void finish(const struct act_tile *x, int i, const int is_32, __m256
 {
     MOTE_UNROLL for (int a = 0; a < ACTS; a++) MOTE_UNROLL for (int p = 0; p < PANELS; p++)
     {
-        float *out = x->acc[i + a] + MOTE_PANEL_ROWS * p;
+        float *out = x->acc[i + a] + PANEL_ROWS * p;
         if (!is_32)
             acc[p][a] = _mm256_fmadd_ps(acc[p][a], _mm256_broadcast_ss(x->scale[i + a]), _mm256_load_ps(out));
         _mm256_store_ps(out, acc[p][a]);
     }
 }
 
-MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const struct act_tile *x,
-                         const int step, const int run, const int is_32, const int kind)
+MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct act_tile *x, const int step,
+                         const int run, const int is_32, const int kind)
 {
     const __m256i one = _mm256_set1_epi16(1);
     for (int i = 0; i < x->n; i += ACTS) {
@@ -126,7 +135,7 @@ MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const s
         __m256 acc[PANELS][ACTS];
         start(x, i, step, is_32, kind, sums, acc);
         const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
-        for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
+        for (int s = 0; s < COLS / step; s++) {
             __m256i wide[PANELS][ACTS];
             for (int at = 0; at < step / 4; at += run) {
                 __m256i narrow[PANELS][ACTS];
@@ -162,13 +171,13 @@ MOTE_INLINE void product(const struct mote_panel *panel, int group_bits, const s
 
 /* 8-bit signed codes leave no room in 16 bits: both sides are widened first, columns (0, 2) and (1, 3) of a quad
  * paired, which needs two shifts and no shuffle. */
-MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, const struct act_tile *x,
+MOTE_INLINE void product_signed(const struct panel *panel, int group_bits, const struct act_tile *x,
                                 const int step, const int is_32, const int kind)
 {
-    _Alignas(64) int16_t code[PANELS][MOTE_PANEL_COLS / 2][MOTE_PANEL_ROWS][2];
-    _Alignas(64) int16_t q[ACTS][MOTE_PANEL_COLS / 32][2][16];
+    _Alignas(64) int16_t code[PANELS][COLS / 2][PANEL_ROWS][2];
+    _Alignas(64) int16_t q[ACTS][COLS / 32][2][16];
     for (int p = 0; p < PANELS; p++)
-        for (int k = 0; k < MOTE_PANEL_COLS / 4; k++) {
+        for (int k = 0; k < COLS / 4; k++) {
             __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel[p].code[k]);
             mote_store_256(code[p][2 * k], _mm256_srai_epi16(_mm256_slli_epi16(c, 8), 8));
             mote_store_256(code[p][2 * k + 1], _mm256_srai_epi16(c, 8));
@@ -178,12 +187,12 @@ MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, 
         __m256 acc[PANELS][ACTS];
         start(x, i, step, is_32, kind, sums, acc);
         for (int a = 0; a < ACTS; a++)
-            for (int k = 0; k < MOTE_PANEL_COLS / 32; k++) {
+            for (int k = 0; k < COLS / 32; k++) {
                 __m256i v = mote_load_256(x->q[i + a] + 32 * k);
                 mote_store_256(q[a][k][0], _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8));
                 mote_store_256(q[a][k][1], _mm256_srai_epi16(v, 8));
             }
-        for (int s = 0; s < MOTE_PANEL_COLS / step; s++) {
+        for (int s = 0; s < COLS / step; s++) {
             __m256i wide[PANELS][ACTS];
             for (int half = 0; half < step / 16; half++) { /* 4 quads of columns */
                 int k = s * step + 16 * half;
@@ -192,7 +201,7 @@ MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, 
                 {
                     __m256i b[ACTS];
                     MOTE_UNROLL for (int a = 0; a < ACTS; a++) b[a] =
-                        mote_broadcast_u32(pair + a * MOTE_PANEL_COLS + t % 2 * 16 + t / 2 * 2);
+                        mote_broadcast_u32(pair + a * COLS + t % 2 * 16 + t / 2 * 2);
                     MOTE_UNROLL for (int p = 0; p < PANELS; p++)
                     {
                         __m256i c = _mm256_load_si256((const __m256i *)(const void *)code[p][k / 2 + t]);
@@ -214,11 +223,11 @@ MOTE_INLINE void product_signed(const struct mote_panel *panel, int group_bits, 
 /* X(step, run); run 0: signed. The index of a product is [position here][is_32][kind]. */
 #define PRODUCTS(X) X(16, 1) X(16, 2) X(16, 4) X(16, 0) X(32, 1) X(32, 2) X(32, 4) X(32, 8) X(32, 0)
 
-#define DEFINE_ONE(name, step, run, is_32, kind)                                               \
-    static void name(const struct mote_panel *panel, int group_bits, const struct act_tile *x) \
-    {                                                                                          \
-        if (run) product(panel, group_bits, x, step, run ? run : 1, is_32, kind);              \
-        else product_signed(panel, group_bits, x, step, is_32, kind);                          \
+#define DEFINE_ONE(name, step, run, is_32, kind)                                          \
+    static void name(const struct panel *panel, int group_bits, const struct act_tile *x) \
+    {                                                                                     \
+        if (run) product(panel, group_bits, x, step, run ? run : 1, is_32, kind);         \
+        else product_signed(panel, group_bits, x, step, is_32, kind);                     \
     }
 #define DEFINE(step, run)                                              \
     DEFINE_ONE(product_##step##_##run##_256, step, run, 0, CODE_ONLY)  \
@@ -261,14 +270,50 @@ static product_fn *choose(const struct mote_unpack *unpack, int is_32)
     return table[best].fn[is_32][kind];
 }
 
-void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
+/* ---- making a panel ---- */
+
+static void transpose_floats(const float rows[PANEL_ROWS][16], int n, float out[16][PANEL_ROWS])
+{
+    for (int from = 0; from < n; from += 8) {
+        __m256i v[8];
+        MOTE_UNROLL for (int r = 0; r < 8; r++) v[r] = mote_load_256(&rows[r][from]);
+        mote_transpose_8x8(v);
+        MOTE_UNROLL for (int g = 0; g < 8; g++) mote_store_256(out[from + g], v[g]);
+    }
+}
+
+/* Rows [row, row + n_row), n_row <= 8, of columns [col, col + 256); missing rows are zeros. */
+static void make_panel(const struct mote_unpack *unpack, const struct mote_matrix *w, int64_t row, int n_row,
+                       int64_t col, struct panel *panel)
+{
+    _Alignas(64) uint8_t code[PANEL_ROWS][COLS];
+    _Alignas(64) float scale[PANEL_ROWS][16], bias[PANEL_ROWS][16];
+    for (int r = 0; r < n_row; r++) unpack->unpack(w, row + r, col, code[r], scale[r], bias[r]);
+    for (int r = n_row; r < PANEL_ROWS; r++) {
+        memset(code[r], 0, sizeof code[r]);
+        memset(scale[r], 0, sizeof scale[r]);
+        memset(bias[r], 0, sizeof bias[r]);
+    }
+    for (int k = 0; k < COLS / 32; k++) {
+        __m256i v[8];
+        MOTE_UNROLL for (int r = 0; r < 8; r++) v[r] = mote_load_256(&code[r][32 * k]);
+        mote_transpose_8x8(v);
+        MOTE_UNROLL for (int j = 0; j < 8; j++) mote_store_256(panel->code[8 * k + j], v[j]);
+    }
+    transpose_floats((const float(*)[16])scale, COLS / unpack->group, panel->scale);
+    if (unpack->has_bias) transpose_floats((const float(*)[16])bias, COLS / unpack->group, panel->bias);
+}
+
+/* ---- the loops ---- */
+
+void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
 {
     int is_32 = x->type == MOTE_ACT_I8_32;
     product_fn *multiply = choose(unpack, is_32);
     int group_bits = __builtin_ctz((unsigned)unpack->group);
-    struct mote_panel panel[PANELS];
+    struct panel panel[PANELS];
     _Alignas(64) float acc[ACT_TILE][ROWS];
-    struct act_tile tile = {.acc = acc, .offset = unpack->offset};
+    struct act_tile tile = {.acc = acc, .offset = (float)unpack->offset};
     int64_t n_tile = (n_x + ACT_TILE - 1) / ACT_TILE;
     for (int64_t t = 0, first = 0; t < n_tile; t++) { /* tiles of even size */
         int n_act = (int)((n_x - first) / (n_tile - t));
@@ -276,10 +321,10 @@ void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
         for (int64_t r = 0; r < n_row; r += ROWS) {
             int n_r = (int)(n_row - r < ROWS ? n_row - r : ROWS);
             memset(acc, 0, sizeof acc[0] * (size_t)tile.n);
-            for (int64_t col = 0; col < w->n_col; col += MOTE_PANEL_COLS) {
+            for (int64_t col = 0; col < w->n_col; col += COLS) {
                 for (int p = 0; p < PANELS; p++) {
-                    int left = n_r - p * MOTE_PANEL_ROWS, n = left < MOTE_PANEL_ROWS ? left : MOTE_PANEL_ROWS;
-                    if (n > 0) unpack->unpack(w, row + r + p * MOTE_PANEL_ROWS, n, col, &panel[p]);
+                    int left = n_r - p * PANEL_ROWS, n = left < PANEL_ROWS ? left : PANEL_ROWS;
+                    if (n > 0) make_panel(unpack, w, row + r + p * PANEL_ROWS, n, col, &panel[p]);
                     else if (!col) memset(&panel[p], 0, sizeof panel[p]);
                 }
                 for (int i = 0; i < tile.n; i++) {
@@ -297,34 +342,6 @@ void mote_gemm_panel_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
         }
         first += n_act;
     }
-}
-
-static void transpose_floats(const float rows[MOTE_PANEL_ROWS][16], int n, float out[16][MOTE_PANEL_ROWS])
-{
-    for (int from = 0; from < n; from += 8) {
-        __m256i v[8];
-        MOTE_UNROLL for (int r = 0; r < 8; r++) v[r] = mote_load_256(&rows[r][from]);
-        mote_transpose_8x8(v);
-        MOTE_UNROLL for (int g = 0; g < 8; g++) mote_store_256(out[from + g], v[g]);
-    }
-}
-
-void mote_panel_from_rows_avx2(struct mote_panel_rows *rows, int n_row, int n_scale, int has_bias,
-                               struct mote_panel *panel)
-{
-    for (int r = n_row; r < MOTE_PANEL_ROWS; r++) {
-        memset(rows->code[r], 0, sizeof rows->code[r]);
-        memset(rows->scale[r], 0, sizeof rows->scale[r]);
-        memset(rows->bias[r], 0, sizeof rows->bias[r]);
-    }
-    for (int k = 0; k < MOTE_PANEL_COLS / 32; k++) {
-        __m256i v[8];
-        MOTE_UNROLL for (int r = 0; r < 8; r++) v[r] = mote_load_256(&rows->code[r][32 * k]);
-        mote_transpose_8x8(v);
-        MOTE_UNROLL for (int j = 0; j < 8; j++) mote_store_256(panel->code[8 * k + j], v[j]);
-    }
-    transpose_floats((const float(*)[16])rows->scale, n_scale, panel->scale);
-    if (has_bias) transpose_floats((const float(*)[16])rows->bias, n_scale, panel->bias);
 }
 
 #endif

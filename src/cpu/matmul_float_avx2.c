@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-#include "cpu/gemm_avx2.h"
-#include "cpu/simd_avx2.h"
+#include "cpu/gemm.h"
+#include "cpu/simd_x86.h"
 #include "quant/decode.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* dot_plane_avx2.h: template (no include guard): products with I8_32 of formats whose codes of 1, 2 or 4 bits lie in
- * column order. Template files of tile_avx2.h are its relatives.
+/* dot_plane_x86.h: template (no include guard): products with I8_32 of formats whose codes of 1, 2 or 4 bits lie in
+ * column order. Template files of tile_x86.h are its relatives.
  *
  * One idea: for decoding, codes are cheapest as they lie: shifting 32 bytes right and masking gives every second (4
  * bits), fourth or eighth column. So the activations are brought into that order instead, once for all rows of a
@@ -8,13 +8,13 @@
  *     column of byte j of vector v, plane p:   (32 v + j) * (8 / bits) + p
  *     split:                                   32 (2 v + j / 16) + 16 p + j % 16       (GGUF's order of nibbles)
  *
- *     #define PLANE_NAME q2_0        calls planes_q2_0 (below) and, for gemm, tile_q2_0 (tile_avx2.h)
+ *     #define PLANE_NAME q2_0        calls planes_q2_0 (below) and, for gemm, tile_q2_0 (tile_x86.h)
  *     #define PLANE_BITS 2           1, 2, 4
  *     #define PLANE_SPLIT 0
  *     #define PLANE_CODES(c) c       masked codes to what is multiplied, 0..PLANE_MAX_CODE
  *     #define PLANE_MAX_CODE 3       2 * (8 / bits) * max * 127 < 2^15
  *     #define PLANE_BIAS 0           0: w = d * (PLANE_UNIT * code - PLANE_OFFSET), 1: w = d * code + bias
- *     #define PLANE_UNIT 1
+ *     #define PLANE_UNIT 1           1, 2
  *     #define PLANE_OFFSET 1
  *
  *     MOTE_INLINE void planes_q2_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[PLANE_BITS],
@@ -26,7 +26,7 @@
 MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
     _Alignas(64) int8_t arranged[MOTE_DOT_PASS][PLANE_CHUNK];
-    const __m256i one = _mm256_set1_epi16(1), mask = _mm256_set1_epi8((char)((1 << PLANE_BITS) - 1));
+    const __m256i mask = _mm256_set1_epi8((char)((1 << PLANE_BITS) - 1));
     (void)n_x;
     for (int64_t begin = 0; begin < w->n_col; begin += PLANE_CHUNK) {
         int64_t end = w->n_col - begin < PLANE_CHUNK ? w->n_col : begin + PLANE_CHUNK;
@@ -54,7 +54,8 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
                 }
                 MOTE_UNROLL for (int k = 0; k < PLANE_BITS; k++)
                 {
-                    __m256i total[MOTE_DOT_PASS];
+                    __m256i run[MOTE_DOT_PASS];
+                    MOTE_UNROLL for (int i = 0; i < n; i++) run[i] = _mm256_setzero_si256();
                     MOTE_UNROLL for (int p = 0; p < PLANE_COUNT; p++)
                     {
                         __m256i code =
@@ -63,13 +64,12 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
                         {
                             const int8_t *q =
                                 arranged[i] + (col - begin) + place(PLANE_SPLIT ? 0 : PLANE_BITS, p, k);
-                            __m256i m = _mm256_maddubs_epi16(code, mote_load_256(q));
-                            total[i] = p ? _mm256_add_epi16(total[i], m) : m;
+                            run[i] = mote_run_add(run[i], code, mote_load_256(q));
                         }
                     }
                     MOTE_UNROLL for (int i = 0; i < n; i++)
                     {
-                        __m256 f = _mm256_cvtepi32_ps(_mm256_madd_epi16(total[i], one));
+                        __m256 f = _mm256_cvtepi32_ps(mote_run_end(run[i]));
                         acc[i][k & 1] = _mm256_fmadd_ps(f, block_scales(by[i], PLANE_BITS, k), acc[i][k & 1]);
                     }
                 }
@@ -88,19 +88,16 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
 
 MOTE_DOT_DEFINE(MOTE_CAT(dot_, PLANE_NAME), MOTE_CAT(body_, PLANE_NAME))
 
-static void MOTE_CAT(unpack_, PLANE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
-                                          struct mote_panel *panel)
+static void MOTE_CAT(unpack_, PLANE_NAME)(const struct mote_matrix *w, int64_t row, int64_t col,
+                                          uint8_t *code, float *scale, float *bias)
 {
-    struct mote_panel_rows rows;
+    struct mote_tile32 t;
+    MOTE_CAT(tile_, PLANE_NAME)(w, row, col, &t);
+    MOTE_UNROLL for (int k = 0; k < 8; k++)
+        mote_store_256(code + 32 * k, PLANE_UNIT == 2 ? _mm256_add_epi8(t.code[k], t.code[k]) : t.code[k]);
     __m256 factor = _mm256_set1_ps(w->factor);
-    for (int r = 0; r < n_row; r++) {
-        struct mote_tile32 t;
-        MOTE_CAT(tile_, PLANE_NAME)(w, row + r, col, &t);
-        MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(&rows.code[r][32 * k], t.code[k]);
-        _mm256_store_ps(rows.scale[r], _mm256_mul_ps(_mm256_mul_ps(t.d, _mm256_set1_ps(PLANE_UNIT)), factor));
-        if (PLANE_BIAS) _mm256_store_ps(rows.bias[r], _mm256_mul_ps(t.bias, factor));
-    }
-    mote_panel_from_rows_avx2(&rows, n_row, 8, PLANE_BIAS, panel);
+    _mm256_store_ps(scale, _mm256_mul_ps(t.d, factor));
+    if (PLANE_BIAS) _mm256_store_ps(bias, _mm256_mul_ps(t.bias, factor));
 }
 
 static void MOTE_CAT(gemm_, PLANE_NAME)(MOTE_MATMUL_ARGS)
@@ -108,11 +105,11 @@ static void MOTE_CAT(gemm_, PLANE_NAME)(MOTE_MATMUL_ARGS)
     static const struct mote_unpack unpack = {
         .unpack = MOTE_CAT(unpack_, PLANE_NAME),
         .group = 32,
-        .max_code = PLANE_MAX_CODE,
+        .max_code = PLANE_UNIT * PLANE_MAX_CODE,
         .has_bias = PLANE_BIAS,
-        .offset = PLANE_BIAS ? 0 : (float)PLANE_OFFSET / PLANE_UNIT,
+        .offset = PLANE_OFFSET,
     };
-    mote_gemm_panel_avx2(&unpack, MOTE_MATMUL_PASS);
+    MOTE_GEMM(&unpack, MOTE_MATMUL_PASS);
 }
 
 #undef PLANE_NAME

@@ -1,11 +1,11 @@
-/* iq_parts_avx2.h: what the kernels of the IQ formats are made of. Include from *_avx2.c only.
+/* iq_parts_x86.h: what the kernels of the IQ formats are made of. Include from matmul_iq_x86.h only.
  *
  * Owns: sign bits to bytes, entries of code books, a block's head, the float end of a decode product.
  */
-#ifndef MOTE_CPU_IQ_PARTS_AVX2_H
-#define MOTE_CPU_IQ_PARTS_AVX2_H
+#ifndef MOTE_CPU_IQ_PARTS_X86_H
+#define MOTE_CPU_IQ_PARTS_X86_H
 
-#include "cpu/tile_avx2.h"
+#include "cpu/tile_x86.h"
 #include "quant/iq_grid.h"
 
 /* ---- signs ---- */

@@ -1,8 +1,8 @@
-/* plane_avx2.h: what every copy of dot_plane_avx2.h shares: the order of activations and of scales. */
-#ifndef MOTE_CPU_PLANE_AVX2_H
-#define MOTE_CPU_PLANE_AVX2_H
+/* plane_x86.h: what every copy of dot_plane_x86.h shares: the order of activations and of scales. */
+#ifndef MOTE_CPU_PLANE_X86_H
+#define MOTE_CPU_PLANE_X86_H
 
-#include "cpu/tile_avx2.h"
+#include "cpu/tile_x86.h"
 
 enum {
     PLANE_CHUNK = 4096, /* columns whose activations are rearranged at once, on the stack */

@@ -1,11 +1,18 @@
-/* simd_avx2.h: the small AVX2 pieces that several kernel files use. Include from *_avx2.c only. */
-#ifndef MOTE_CPU_SIMD_AVX2_H
-#define MOTE_CPU_SIMD_AVX2_H
+/* simd_x86.h: the small pieces that several kernel files use, and what differs between AVX2 and AVX-512. Include from
+ * *_avx2.c, *_avx512.c and the texts that both compile. */
+#ifndef MOTE_CPU_SIMD_X86_H
+#define MOTE_CPU_SIMD_X86_H
 
 #include <immintrin.h>
 #include <stdint.h>
 
 #include "base/float_bits.h"
+
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#define MOTE_VNNI 1
+#else
+#define MOTE_VNNI 0
+#endif
 
 #define MOTE_INLINE static inline __attribute__((always_inline))
 
@@ -18,7 +25,7 @@
 
 /* Keep a running sum where it is: gcc treats vector additions as arithmetic, rebalances long chains of them into trees
  * and then has no registers left. Generates nothing. */
-#define MOTE_KEEP(v) __asm__("" : "+x"(v))
+#define MOTE_KEEP(v) __asm__("" : "+v"(v))
 
 MOTE_INLINE __m256i mote_load_256(const void *p)
 {
@@ -65,6 +72,62 @@ MOTE_INLINE __m256i mote_mul_signed(__m256i w, __m256i x)
 {
     return _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(x, w));
 }
+
+/* ---- codes x activations: where AVX2 and AVX-512 with VNNI differ ---- */
+
+/* 4 products in each 32-bit lane. AVX2: codes signed, or at most 128. */
+MOTE_INLINE __m256i mote_dot_4(__m256i code, __m256i x, const int is_signed)
+{
+#if MOTE_VNNI
+    if (is_signed) x = _mm256_sign_epi8(x, code), code = _mm256_abs_epi8(code);
+    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), code, x);
+#else
+    __m256i pairs = is_signed ? mote_mul_signed(code, x) : _mm256_maddubs_epi16(code, x);
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#endif
+}
+
+/* sum + products of 16-bit numbers, added in pairs. */
+MOTE_INLINE __m256i mote_add_pairs(__m256i sum, __m256i a, __m256i b)
+{
+#if MOTE_VNNI
+    return _mm256_dpwssd_epi32(sum, a, b);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+#endif
+}
+
+/* A run: products that add up in 16 bits without overflow, whether or not an instruction set needs that. It starts from
+ * zero or from minus the sums of 16 activations; its end is in 32 bits. */
+MOTE_INLINE __m256i mote_run_less(const int16_t *sum)
+{
+    __m256i v = mote_load_256(sum);
+#if MOTE_VNNI
+    return _mm256_madd_epi16(v, _mm256_set1_epi16(-1));
+#else
+    return _mm256_sub_epi16(_mm256_setzero_si256(), v);
+#endif
+}
+
+MOTE_INLINE __m256i mote_run_add(__m256i run, __m256i code, __m256i x)
+{
+#if MOTE_VNNI
+    return _mm256_dpbusd_epi32(run, code, x);
+#else
+    return _mm256_add_epi16(run, _mm256_maddubs_epi16(code, x));
+#endif
+}
+
+MOTE_INLINE __m256i mote_run_end(__m256i run)
+{
+#if MOTE_VNNI
+    return run;
+#else
+    return _mm256_madd_epi16(run, _mm256_set1_epi16(1));
+#endif
+}
+
+/* ---- codes ---- */
 
 /* 32 codes of 4 bits from 16 bytes: low nibbles first, then high ones (Q4_0's order, also MXFP4's and IQ4_NL's). */
 MOTE_INLINE __m256i mote_nibbles(const void *p)

@@ -1,4 +1,4 @@
-/* dot_book_avx2.h: template (no include guard): products of the formats whose weights are entries of a code book.
+/* dot_book_x86.h: template (no include guard): products of the formats whose weights are entries of a code book.
  *
  * One idea: a block's bit fields become a head (sign bytes, scales, indices) by whole-block vector steps, four blocks
  * ahead of their use, so that the processor has independent work while entries of the book come. Signs are applied
@@ -60,7 +60,7 @@ MOTE_INLINE void MOTE_CAT(lone_, BOOK_NAME)(const uint8_t *const b[2], const int
         }
     }
     for (int i = 0; i < n_block; i++) {
-        __m256i s[2];
+        __m256i s[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         MOTE_UNROLL for (int k = 0; k < 8; k++)
         {
             int place = book_place(k, BOOK_INTERLEAVED);
@@ -69,9 +69,8 @@ MOTE_INLINE void MOTE_CAT(lone_, BOOK_NAME)(const uint8_t *const b[2], const int
             {
                 __m256i g = MOTE_CAT(entries_, BOOK_NAME)(b[r] + BOOK_BYTES * i, &head[i][r], k);
                 __m256i x = BOOK_OFFSET ? _mm256_sign_epi8(v, book_sign(&head[i][r], place)) : v;
-                __m256i p =
-                    _mm256_madd_epi16(_mm256_maddubs_epi16(g, x), book_scale(&head[i][r], place, BOOK_GROUP));
-                s[r] = k ? _mm256_add_epi32(s[r], p) : p;
+                s[r] = mote_add_pairs(s[r], _mm256_maddubs_epi16(g, x),
+                                      book_scale(&head[i][r], place, BOOK_GROUP));
             }
         }
         MOTE_UNROLL for (int r = 0; r < 2; r++)
@@ -141,6 +140,7 @@ MOTE_INLINE void MOTE_CAT(several_, BOOK_NAME)(MOTE_MATMUL_ARGS, const int n_act
             }
             for (int j = 0; j < n; j++) {
                 __m256i s[MOTE_DOT_ROWS], bias = MOTE_CAT(bias_, BOOK_NAME)(&head[j]);
+                MOTE_UNROLL for (int a = 0; a < n_act; a++) s[a] = _mm256_setzero_si256();
                 MOTE_UNROLL for (int k = 0; k < 8; k++)
                 {
                     __m256i code = MOTE_CAT(code_, BOOK_NAME)(b + BOOK_BYTES * j, &head[j], k);
@@ -148,8 +148,7 @@ MOTE_INLINE void MOTE_CAT(several_, BOOK_NAME)(MOTE_MATMUL_ARGS, const int n_act
                     MOTE_UNROLL for (int a = 0; a < n_act; a++)
                     {
                         __m256i v = mote_load_256(q[a] + 256 * (i + j) + 32 * k);
-                        __m256i p = _mm256_madd_epi16(_mm256_maddubs_epi16(code, v), by);
-                        s[a] = k ? _mm256_add_epi32(s[a], p) : p;
+                        s[a] = mote_add_pairs(s[a], _mm256_maddubs_epi16(code, v), by);
                         MOTE_KEEP(s[a]);
                     }
                 }
@@ -210,7 +209,7 @@ MOTE_INLINE void MOTE_CAT(tile_, BOOK_NAME)(const struct mote_matrix *w, int64_t
 #define TILE_BIAS (BOOK_OFFSET == 0)
 #define TILE_OFFSET BOOK_OFFSET
 #define TILE_OWN_DOT
-#include "cpu/dot256_avx2.h"
+#include "cpu/dot256_x86.h"
 
 #undef BOOK_NAME
 #undef BOOK_BYTES

@@ -1,13 +1,10 @@
-/* dot32_avx2.h: template (no include guard): products with I8_32 from a tile function. See tile_avx2.h.
+/* dot32_x86.h: template (no include guard): products with I8_32 from a tile function. See tile_x86.h.
  *
- * TILE_BIAS 0: w = d * (TILE_UNIT * code - TILE_OFFSET)          1: w = d * code + bias
+ * TILE_BIAS 0: w = d * (code - TILE_OFFSET)          1: w = d * code + bias
  *
- * TILE_UNIT (1 if not defined) and TILE_OFFSET (0) are constants.
+ * TILE_OFFSET is 0 if not defined.
  */
 
-#ifndef TILE_UNIT
-#define TILE_UNIT 1
-#endif
 #ifndef TILE_OFFSET
 #define TILE_OFFSET 0
 #endif
@@ -32,11 +29,8 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
             MOTE_UNROLL for (int i = 0; i < n; i++)
             {
                 __m256i p[8];
-                MOTE_UNROLL for (int k = 0; k < 8; k++)
-                {
-                    __m256i v = mote_load_256(q[i] + col + 32 * k);
-                    p[k] = TILE_MAX_CODE ? _mm256_maddubs_epi16(t.code[k], v) : mote_mul_signed(t.code[k], v);
-                }
+                MOTE_UNROLL for (int k = 0; k < 8; k++) p[k] =
+                    mote_dot_4(t.code[k], mote_load_256(q[i] + col + 32 * k), TILE_MAX_CODE == 0);
                 __m256 sums = _mm256_cvtepi32_ps(mote_sums_of_8(p, TILE_MAX_CODE));
                 __m256 by = _mm256_mul_ps(t.d, _mm256_loadu_ps(scale[i] + col / 32));
                 acc[i] = _mm256_fmadd_ps(sums, by, acc[i]);
@@ -48,7 +42,6 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
         }
         MOTE_UNROLL for (int i = 0; i < n; i++)
         {
-            if (TILE_UNIT != 1) acc[i] = _mm256_mul_ps(acc[i], _mm256_set1_ps(TILE_UNIT));
             if (TILE_OFFSET) acc[i] = _mm256_fnmadd_ps(_mm256_set1_ps(TILE_OFFSET), acc_bias[i], acc[i]);
             if (TILE_BIAS) acc[i] = _mm256_add_ps(acc[i], acc_bias[i]);
             y[i * y_stride + r] = mote_hsum(acc[i]) * w->factor;
@@ -58,32 +51,25 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 
 MOTE_DOT_DEFINE(MOTE_CAT(dot_, TILE_NAME), MOTE_CAT(body_, TILE_NAME))
 
-static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
-                                         struct mote_panel *panel)
+static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int64_t col, uint8_t *code,
+                                         float *scale, float *bias)
 {
-    struct mote_panel_rows rows;
+    struct mote_tile32 t;
+    MOTE_CAT(tile_, TILE_NAME)(w, row, col, &t);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(code + 32 * k, t.code[k]);
     __m256 factor = _mm256_set1_ps(w->factor);
-    for (int r = 0; r < n_row; r++) {
-        struct mote_tile32 t;
-        MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
-        MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(&rows.code[r][32 * k], t.code[k]);
-        __m256 d = TILE_UNIT == 1 ? t.d : _mm256_mul_ps(t.d, _mm256_set1_ps(TILE_UNIT));
-        _mm256_store_ps(rows.scale[r], _mm256_mul_ps(d, factor));
-        if (TILE_BIAS) _mm256_store_ps(rows.bias[r], _mm256_mul_ps(t.bias, factor));
-    }
-    mote_panel_from_rows_avx2(&rows, n_row, 8, TILE_BIAS, panel);
+    _mm256_store_ps(scale, _mm256_mul_ps(t.d, factor));
+    if (TILE_BIAS) _mm256_store_ps(bias, _mm256_mul_ps(t.bias, factor));
 }
 
 static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 {
-    static const struct mote_unpack unpack = {
-        MOTE_CAT(unpack_, TILE_NAME), 32,        TILE_MAX_CODE,
-        TILE_MAX_CODE == 0,           TILE_BIAS, (float)TILE_OFFSET / TILE_UNIT};
-    mote_gemm_panel_avx2(&unpack, MOTE_MATMUL_PASS);
+    static const struct mote_unpack unpack = {MOTE_CAT(unpack_, TILE_NAME), 32,        TILE_MAX_CODE,
+                                              TILE_MAX_CODE == 0,           TILE_BIAS, TILE_OFFSET};
+    MOTE_GEMM(&unpack, MOTE_MATMUL_PASS);
 }
 
 #undef TILE_NAME
 #undef TILE_MAX_CODE
 #undef TILE_BIAS
-#undef TILE_UNIT
 #undef TILE_OFFSET

@@ -1,5 +1,5 @@
-/* dot_flat_avx2.h: template (no include guard): products with I8_256 of formats with one scale for 256 weights and
- * codes of 0..3 that mean -1..2. See tile_avx2.h; of the tile only code and d are read.
+/* dot_flat_x86.h: template (no include guard): products with I8_256 of formats with one scale for 256 weights and
+ * codes of 0..3 that mean -1..2. See tile_x86.h; of the tile only code and d are read.
  *
  * A tile adds up in 16 bits: |8 * 2 * 3 * 127 + 16 * 127| < 2^13. It starts from minus the sums of 16 activations,
  * which is what the offset 1 of every code adds too much.
@@ -16,7 +16,6 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
         int64_t at = x_row[i] * x->stride;
         q[i] = x->q + at, scale[i] = x->scale + at / 256, sum[i] = x->sum + at / 16;
     }
-    const __m256i one = _mm256_set1_epi16(1);
     (void)n_x;
     for (int64_t r = 0; r < n_row; r++) {
         __m256 acc[MOTE_DOT_ROWS];
@@ -26,10 +25,10 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
             MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
             MOTE_UNROLL for (int i = 0; i < n; i++)
             {
-                __m256i total = _mm256_sub_epi16(_mm256_setzero_si256(), mote_load_256(sum[i] + col / 16));
-                MOTE_UNROLL for (int k = 0; k < 8; k++) total = _mm256_add_epi16(
-                    total, _mm256_maddubs_epi16(t.code[k], mote_load_256(q[i] + col + 32 * k)));
-                acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(total, one)),
+                __m256i run = mote_run_less(sum[i] + col / 16);
+                MOTE_UNROLL for (int k = 0; k < 8; k++) run =
+                    mote_run_add(run, t.code[k], mote_load_256(q[i] + col + 32 * k));
+                acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(mote_run_end(run)),
                                          _mm256_set1_ps(t.d * scale[i][col / 256]), acc[i]);
             }
         }
@@ -40,23 +39,20 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 MOTE_DOT_DEFINE(MOTE_CAT(dot_, TILE_NAME), MOTE_CAT(body_, TILE_NAME))
 #endif
 
-static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
-                                         struct mote_panel *panel)
+static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int64_t col, uint8_t *code,
+                                         float *scale, float *bias)
 {
-    struct mote_panel_rows rows;
-    for (int r = 0; r < n_row; r++) {
-        struct mote_tile256 t;
-        MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
-        MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(&rows.code[r][32 * k], t.code[k]);
-        rows.scale[r][0] = t.d * w->factor;
-    }
-    mote_panel_from_rows_avx2(&rows, n_row, 1, 0, panel);
+    (void)bias;
+    struct mote_tile256 t;
+    MOTE_CAT(tile_, TILE_NAME)(w, row, col, &t);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(code + 32 * k, t.code[k]);
+    scale[0] = t.d * w->factor;
 }
 
 static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 {
     static const struct mote_unpack unpack = {MOTE_CAT(unpack_, TILE_NAME), 256, TILE_MAX_CODE, 0, 0, 1};
-    mote_gemm_panel_avx2(&unpack, MOTE_MATMUL_PASS);
+    MOTE_GEMM(&unpack, MOTE_MATMUL_PASS);
 }
 
 #undef TILE_NAME

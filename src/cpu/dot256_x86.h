@@ -1,4 +1,4 @@
-/* dot256_avx2.h: template (no include guard): products with I8_256 from a tile function. See tile_avx2.h.
+/* dot256_x86.h: template (no include guard): products with I8_256 from a tile function. See tile_x86.h.
  *
  * TILE_BIAS 0: w = d * scale * code
  *           1: w = d * (scale * code - bias)          (one unit for both)
@@ -32,6 +32,7 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
             struct mote_tile256 t;
             MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
             __m256i total[MOTE_DOT_ROWS];
+            MOTE_UNROLL for (int i = 0; i < n; i++) total[i] = _mm256_setzero_si256();
             MOTE_UNROLL for (int k = 0; k < 8; k++)
             {
                 __m256i s = mote_tile_scale(t.scale, k);
@@ -40,8 +41,7 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
                     __m256i v = mote_load_256(q[i] + col + 32 * k);
                     __m256i p =
                         TILE_MAX_CODE ? _mm256_maddubs_epi16(t.code[k], v) : mote_mul_signed(t.code[k], v);
-                    p = _mm256_madd_epi16(p, s);
-                    total[i] = k ? _mm256_add_epi32(total[i], p) : p;
+                    total[i] = mote_add_pairs(total[i], p, s);
                     MOTE_KEEP(total[i]);
                 }
             }
@@ -69,48 +69,46 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
 MOTE_DOT_DEFINE(MOTE_CAT(dot_, TILE_NAME), MOTE_CAT(body_, TILE_NAME))
 #endif
 
-static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int n_row, int64_t col,
-                                         struct mote_panel *panel)
+static void MOTE_CAT(unpack_, TILE_NAME)(const struct mote_matrix *w, int64_t row, int64_t col, uint8_t *code,
+                                         float *scale, float *bias)
 {
-    struct mote_panel_rows rows;
-    for (int r = 0; r < n_row; r++) {
-        struct mote_tile256 t;
-        MOTE_CAT(tile_, TILE_NAME)(w, row + r, col, &t);
-        MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(&rows.code[r][32 * k], t.code[k]);
-        __m256 d = _mm256_set1_ps(t.d * w->factor);
-        __m256i even = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(t.scale));
-        __m256 s = _mm256_mul_ps(d, _mm256_cvtepi32_ps(even));
-        if (TILE_GROUP == 16) {
-            __m256i odd = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(t.scale, 1));
-            __m256 u = _mm256_mul_ps(d, _mm256_cvtepi32_ps(odd));
-            __m256 low = _mm256_unpacklo_ps(s, u), high = _mm256_unpackhi_ps(s, u);
-            _mm256_store_ps(rows.scale[r], _mm256_permute2f128_ps(low, high, 0x20));
-            _mm256_store_ps(rows.scale[r] + 8, _mm256_permute2f128_ps(low, high, 0x31));
-        } else {
-            _mm256_store_ps(rows.scale[r], s);
-        }
-        if (TILE_BIAS) {
-            __m256 unit = TILE_BIAS == 1 ? d : _mm256_set1_ps(t.d_bias * w->factor);
-            unit = _mm256_sub_ps(_mm256_setzero_ps(), unit);
-            if (TILE_GROUP == 16) {
-                __m256i low = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(t.bias));
-                __m256i high = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(t.bias, 1));
-                _mm256_store_ps(rows.bias[r], _mm256_mul_ps(unit, _mm256_cvtepi32_ps(low)));
-                _mm256_store_ps(rows.bias[r] + 8, _mm256_mul_ps(unit, _mm256_cvtepi32_ps(high)));
-            } else { /* both 16s of a 32 are the same: take the lower */
-                __m256i b = _mm256_srai_epi32(_mm256_slli_epi32(t.bias, 16), 16);
-                _mm256_store_ps(rows.bias[r], _mm256_mul_ps(unit, _mm256_cvtepi32_ps(b)));
-            }
-        }
+    struct mote_tile256 t;
+    MOTE_CAT(tile_, TILE_NAME)(w, row, col, &t);
+    MOTE_UNROLL for (int k = 0; k < 8; k++) mote_store_256(code + 32 * k, t.code[k]);
+    __m256 d = _mm256_set1_ps(t.d * w->factor);
+    __m256i even = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(t.scale));
+    __m256 s = _mm256_mul_ps(d, _mm256_cvtepi32_ps(even));
+    if (TILE_GROUP == 16) {
+        __m256i odd = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(t.scale, 1));
+        __m256 u = _mm256_mul_ps(d, _mm256_cvtepi32_ps(odd));
+        __m256 low = _mm256_unpacklo_ps(s, u), high = _mm256_unpackhi_ps(s, u);
+        _mm256_store_ps(scale, _mm256_permute2f128_ps(low, high, 0x20));
+        _mm256_store_ps(scale + 8, _mm256_permute2f128_ps(low, high, 0x31));
+    } else {
+        _mm256_store_ps(scale, s);
     }
-    mote_panel_from_rows_avx2(&rows, n_row, 256 / TILE_GROUP, TILE_BIAS, panel);
+    if (!TILE_BIAS) {
+        (void)bias;
+        return;
+    }
+    __m256 unit = TILE_BIAS == 1 ? d : _mm256_set1_ps(t.d_bias * w->factor);
+    unit = _mm256_sub_ps(_mm256_setzero_ps(), unit);
+    if (TILE_GROUP == 16) {
+        __m256i low = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(t.bias));
+        __m256i high = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(t.bias, 1));
+        _mm256_store_ps(bias, _mm256_mul_ps(unit, _mm256_cvtepi32_ps(low)));
+        _mm256_store_ps(bias + 8, _mm256_mul_ps(unit, _mm256_cvtepi32_ps(high)));
+    } else { /* both 16s of a 32 are the same: take the lower */
+        __m256i b = _mm256_srai_epi32(_mm256_slli_epi32(t.bias, 16), 16);
+        _mm256_store_ps(bias, _mm256_mul_ps(unit, _mm256_cvtepi32_ps(b)));
+    }
 }
 
 static void MOTE_CAT(gemm_, TILE_NAME)(MOTE_MATMUL_ARGS)
 {
-    static const struct mote_unpack unpack = {MOTE_CAT(unpack_, TILE_NAME), TILE_GROUP, TILE_MAX_CODE,
-                                              TILE_MAX_CODE == 0, TILE_BIAS != 0, TILE_OFFSET};
-    mote_gemm_panel_avx2(&unpack, MOTE_MATMUL_PASS);
+    static const struct mote_unpack unpack = {MOTE_CAT(unpack_, TILE_NAME), TILE_GROUP,     TILE_MAX_CODE,
+                                              TILE_MAX_CODE == 0,           TILE_BIAS != 0, TILE_OFFSET};
+    MOTE_GEMM(&unpack, MOTE_MATMUL_PASS);
 }
 
 #undef TILE_NAME

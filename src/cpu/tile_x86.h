@@ -1,4 +1,4 @@
-/* tile_avx2.h: a format's tile function -> its dot, unpack and gemm.
+/* tile_x86.h: a format's tile function -> its dot, unpack and gemm.
  *
  * One idea: per format only one thing differs: how 256 columns of a row become codes in column order, scales and
  * biases. A kernel file writes that as an always-inline function and includes a template:
@@ -7,20 +7,20 @@
  *     #define TILE_GROUP 32               columns per scale: 16 or 32 (dot256); any (dot32: scales are per 32)
  *     #define TILE_MAX_CODE 15            unsigned codes 0..15; 0: signed codes -128..127
  *     #define TILE_BIAS ...               see the template
- *     #include "cpu/dot256_avx2.h"        products with I8_256; "cpu/dot32_avx2.h": with I8_32
+ *     #include "cpu/dot256_x86.h"        products with I8_256; "cpu/dot32_x86.h": with I8_32
  *
  * which calls
  *     MOTE_INLINE void tile_q4_k(const struct mote_matrix *w, int64_t row, int64_t col, struct mote_tile256 *t)
  *
  * Products of codes up to 128 and activations of -127..127 added in pairs stay within 32512.
  */
-#ifndef MOTE_CPU_TILE_AVX2_H
-#define MOTE_CPU_TILE_AVX2_H
+#ifndef MOTE_CPU_TILE_X86_H
+#define MOTE_CPU_TILE_X86_H
 
 #include <string.h>
 
-#include "cpu/gemm_avx2.h"
-#include "cpu/simd_avx2.h"
+#include "cpu/gemm.h"
+#include "cpu/simd_x86.h"
 
 struct mote_tile256 {
     __m256i code[8]; /* column order */
@@ -88,13 +88,12 @@ MOTE_INLINE __m256i mote_tile_scale(__m256i scale, int k)
     return _mm256_shuffle_epi8(scale, _mm256_set1_epi16((short)(2 * k | (2 * k + 1) << 8)));
 }
 
-/* Element k: the sum of the 16 numbers of p[k], which are sums of two products of a code and an activation. Codes up to
- * 32 leave room for 8 products in 16 bits: 8 * 32 * 127 = 32512. */
-MOTE_INLINE __m256i mote_sums_of_8(const __m256i p[8], const int max_code)
+/* Element k: the sum of the 8 numbers of a[k], which are sums of 4 products of a code and an activation. Codes up to 32
+ * leave room for 8 products in 16 bits: 8 * 32 * 127 = 32512. */
+MOTE_INLINE __m256i mote_sums_of_8(const __m256i a[8], const int max_code)
 {
     const __m256i one = _mm256_set1_epi16(1);
-    __m256i a[8], b[4], c[2];
-    MOTE_UNROLL for (int k = 0; k < 8; k++) a[k] = _mm256_madd_epi16(p[k], one);
+    __m256i b[4], c[2];
     if (max_code && max_code <= 32) {
         MOTE_UNROLL for (int k = 0; k < 4; k++) b[k] =
             _mm256_madd_epi16(_mm256_packs_epi32(a[2 * k], a[2 * k + 1]), one);
