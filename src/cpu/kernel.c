@@ -25,6 +25,10 @@ static void build(void)
     struct mote_cpu_kernels *avx512 = &tables[MOTE_CPU_AVX512];
     *avx512 = *avx2;
     avx512->tier = MOTE_CPU_AVX512;
+    mote_matmul_k_avx512_fill(avx512);
+    mote_matmul_iq_avx512_fill(avx512);
+    mote_matmul_small_avx512_fill(avx512);
+    mote_matmul_affine_avx512_fill(avx512);
 }
 
 const struct mote_cpu_kernels *mote_cpu_kernels(enum mote_cpu_tier tier)
