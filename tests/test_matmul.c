@@ -389,6 +389,8 @@ static void check_format(enum mote_cpu_tier tier, enum mote_act_type type, enum 
         check_case(tier, type, format, rows[3 + mote_rng_below(&rng, 5)], columns(format, 2 + i % 3),
                    batch[i], RANDOM, 0);
     check_case(tier, type, format, 3, columns(format, 5), 5, RANDOM, 0);
+    check_case(tier, type, format, 37, columns(format, 2), 2, RANDOM, 0); /* rows in two streams */
+    check_case(tier, type, format, 64, columns(format, 1), 7, RANDOM, 0);
     check_case(tier, type, format, 5, columns(format, 5), 33, RANDOM, 0);
     for (int p = 1; p < PATTERN_COUNT; p++) {
         check_case(tier, type, format, 9, columns(format, 3), 5, (enum pattern)p, 1);
