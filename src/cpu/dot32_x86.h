@@ -35,7 +35,7 @@ MOTE_INLINE void MOTE_CAT(body_, TILE_NAME)(MOTE_MATMUL_ARGS, const int n)
                 __m256 by = _mm256_mul_ps(t.d, _mm256_loadu_ps(scale[i] + col / 32));
                 acc[i] = _mm256_fmadd_ps(sums, by, acc[i]);
                 MOTE_KEEP(acc[i]);
-                if (TILE_BIAS || TILE_OFFSET)
+                if (TILE_BIAS || TILE_OFFSET != 0)
                     acc_bias[i] = _mm256_fmadd_ps(TILE_BIAS ? t.bias : t.d,
                                                   _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
             }
