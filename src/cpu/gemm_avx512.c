@@ -94,8 +94,9 @@ MOTE_INLINE void multiply_rows(const struct panel panel[PANELS], int group_bits,
         int g = s * step >> group_bits;
         __m512i wide[PANELS][ACTS];
         MOTE_UNROLL for (int a = 0; a < acts; a++) wide[0][a] = wide[1][a] = _mm512_set1_epi32(start[a][s]);
-        const int run = step < 32 ? 4 : 8;
-        for (int quad = s * step / 4; quad < (s + 1) * step / 4; quad += run) {
+        const int run = step == 16 ? 4 : 8;
+        for (int from = 0; from < step / 4; from += run) {
+            int quad = s * step / 4 + from;
             MOTE_UNROLL for (int t = 0; t < run; t++)
             {
                 __m512i c0 = _mm512_load_si512(panel[0].code[quad + t]),
