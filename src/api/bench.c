@@ -83,7 +83,7 @@ mote_status mote_bench_rows(const struct mote_bench_job *job, const int64_t *def
     *n = job->options->n_row ? job->options->n_row : n_default;
     for (size_t i = 0; i < *n; i++)
         FAIL_IF((*rows)[i] < 1 || (*rows)[i] > MOTE_BENCH_MAX_ROWS, MOTE_ARGUMENT,
-                "bench: %lld rows, expected 1..%d", (long long)(*rows)[i], MOTE_BENCH_MAX_ROWS);
+                "%lld rows, expected 1..%d", (long long)(*rows)[i], MOTE_BENCH_MAX_ROWS);
     return MOTE_OK;
 }
 
@@ -93,7 +93,7 @@ mote_status mote_bench_formats(const struct mote_bench_job *job, enum mote_forma
     if (job->options->type) {
         int format = mote_format_from_name(job->options->type);
         FAIL_IF(format < 0 || mote_format_traits((enum mote_format)format)->family == MOTE_FAMILY_OTHER,
-                MOTE_ARGUMENT, "bench: '%s' is no format of weights", job->options->type);
+                MOTE_ARGUMENT, "'%s' is no format of weights", job->options->type);
         formats[(*n)++] = (enum mote_format)format;
         return MOTE_OK;
     }
@@ -107,8 +107,8 @@ mote_status mote_bench_fits(const char *what, size_t bytes)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     size_t half = pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : SIZE_MAX;
-    FAIL_IF(bytes > half, MOTE_MEMORY, "bench: %s needs %zu bytes, more than half of this machine's memory",
-            what, bytes);
+    FAIL_IF(bytes > half, MOTE_MEMORY, "%s needs %zu bytes, more than half of this machine's memory", what,
+            bytes);
     return MOTE_OK;
 }
 
@@ -139,14 +139,13 @@ mote_status mote_bench(const struct mote_bench_options *given, double *bandwidth
     FAIL_IF(!options.what, MOTE_ARGUMENT, "bench: what is not set; there are: kernel, moe, model");
     size_t which = 0, n = sizeof benches / sizeof *benches;
     while (which < n && strcmp(benches[which].name, options.what)) which++;
-    FAIL_IF(which == n, MOTE_ARGUMENT, "bench: '%s' is not known; there are: kernel, moe, model",
-            options.what);
+    FAIL_IF(which == n, MOTE_ARGUMENT, "'%s' is not known; there are: kernel, moe, model", options.what);
     FAIL_IF((options.n_row && !options.rows) || (options.n_depth && !options.depth), MOTE_ARGUMENT,
             "bench: a list of rows or depths has a length but no values");
     FAIL_IF(options.n_repeat < 0 || options.n_repeat > MAX_REPEAT || options.n_thread < 0 ||
                 options.n_generate < 0,
             MOTE_ARGUMENT,
-            "bench: %d repeats, %d threads, %lld tokens: expected up to %d repeats, and nothing negative",
+            "%d repeats, %d threads, %lld tokens: expected up to %d repeats, and nothing negative",
             options.n_repeat, options.n_thread, (long long)options.n_generate, MAX_REPEAT);
     struct mote_model_options model = {0};
     if (options.model_options) MOTE_TAKE_OPTIONS(model, options.model_options);
@@ -160,7 +159,6 @@ mote_status mote_bench(const struct mote_bench_options *given, double *bandwidth
                                  .act_f32 = !strcmp(act, "f32"),
                                  .fn = fn,
                                  .context = context};
-    FAIL_IF(!job.act_f32 && strcmp(act, "default"), MOTE_ARGUMENT, "bench: act '%s', expected default or f32",
-            act);
+    FAIL_IF(!job.act_f32 && strcmp(act, "default"), MOTE_ARGUMENT, "act '%s', expected default or f32", act);
     return benches[which].run(&job);
 }

@@ -54,7 +54,7 @@ static mote_status bench_rows(struct kernel_bench *bench, enum mote_format forma
     enum mote_act_type type = bench->job->act_f32 ? MOTE_ACT_F32 : mote_act_default(format);
     int is_dot = n_x <= MOTE_DOT_ROWS;
     bench->product = (is_dot ? bench->kernels->dot : bench->kernels->gemm)[type][format];
-    FAIL_IF(!bench->product, MOTE_UNSUPPORTED, "bench: no %s kernel for %s with %s activations",
+    FAIL_IF(!bench->product, MOTE_UNSUPPORTED, "no %s kernel for %s with %s activations",
             mote_cpu_tier_name(bench->kernels->tier), type_name, mote_act_type_name(type));
     bench->act = mote_act_place(type, n_x, N_COL, bench->x, bench->act_memory);
     if (type != MOTE_ACT_F32) bench->kernels->quantise(bench->x, 0, n_x, &bench->act);

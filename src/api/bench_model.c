@@ -167,12 +167,12 @@ mote_status mote_bench_model(const struct mote_bench_job *job)
     size_t n_rows, n_depth = options->n_depth ? options->n_depth : 1;
     TRY(mote_bench_rows(job, default_rows, 1, &rows, &n_rows));
     int64_t n_generate = options->n_generate ? options->n_generate : 64, most = 1;
-    FAIL_IF(n_generate > MAX_TOKENS, MOTE_ARGUMENT, "bench: %lld tokens to generate, expected 1..%d",
+    FAIL_IF(n_generate > MAX_TOKENS, MOTE_ARGUMENT, "%lld tokens to generate, expected 1..%d",
             (long long)n_generate, MAX_TOKENS);
     for (size_t i = 0; i < n_rows; i++)
         if (rows[i] > most) most = rows[i];
     for (size_t i = 0; i < n_depth; i++) {
-        FAIL_IF(depth[i] < 0 || depth[i] > MAX_TOKENS, MOTE_ARGUMENT, "bench: depth %lld, expected 0..%d",
+        FAIL_IF(depth[i] < 0 || depth[i] > MAX_TOKENS, MOTE_ARGUMENT, "depth %lld, expected 0..%d",
                 (long long)depth[i], MAX_TOKENS);
         if (depth[i] + n_generate > most) most = depth[i] + n_generate;
     }

@@ -63,7 +63,7 @@ static mote_status read_shape(const char *text, struct moe_shape *out)
         int end = 0;
         int n = sscanf(text, "%9lld/%9lld/%9lld/%9lld%n", &value[0], &value[1], &value[2], &value[3], &end);
         FAIL_IF(n != 4 || text[end], MOTE_ARGUMENT,
-                "bench: shape '%s', expected experts/model width/expert width/used, such as 128/2048/768/8, "
+                "shape '%s', expected experts/model width/expert width/used, such as 128/2048/768/8, "
                 "or the name "
                 "of a shape, such as %s",
                 text, mote_shape_at(0)->name);
@@ -75,8 +75,8 @@ static mote_status read_shape(const char *text, struct moe_shape *out)
                 out->n_used > out->n_expert || out->d_model < 32 || out->d_model > MAX_WIDTH ||
                 out->n_ff < 32 || out->n_ff > MAX_WIDTH,
             MOTE_ARGUMENT,
-            "bench: shape %s: expected 1..%d experts, at least as many as are used, and widths of 32..%d",
-            out->name, MOTE_MAX_EXPERTS, MAX_WIDTH);
+            "shape %s: expected 1..%d experts, at least as many as are used, and widths of 32..%d", out->name,
+            MOTE_MAX_EXPERTS, MAX_WIDTH);
     return MOTE_OK;
 }
 
@@ -96,7 +96,7 @@ static mote_status plan_layers(struct moe_bench *bench)
     char what[160];
     snprintf(what, sizeof what, "%s in %s", s->name, mote_format_traits(bench->format)->name);
     FAIL_IF(!mote_mul_size(layer + bench->router_bytes, (size_t)bench->n_layer, &all), MOTE_MEMORY,
-            "bench: %s is larger than an address space", what);
+            "%s is larger than an address space", what);
     return mote_bench_fits(what, all);
 }
 
