@@ -137,9 +137,10 @@ MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct
         const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
         for (int s = 0; s < COLS / step; s++) {
             __m256i wide[PANELS][ACTS];
-            for (int at = 0; at < step / 4; at += run) {
+            MOTE_UNROLL for (int k = 0; k < step / 4 / run; k++)
+            {
                 __m256i narrow[PANELS][ACTS];
-                int quad = s * (step / 4) + at;
+                int quad = s * (step / 4) + k * run;
                 MOTE_UNROLL for (int t = 0; t < run; t++)
                 {
                     __m256i b[ACTS] = {mote_broadcast_u32(q0 + 4 * (quad + t)),
@@ -159,7 +160,7 @@ MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct
                 MOTE_UNROLL for (int p = 0; p < PANELS; p++) MOTE_UNROLL for (int a = 0; a < ACTS; a++)
                 {
                     __m256i sum = _mm256_madd_epi16(narrow[p][a], one);
-                    wide[p][a] = at ? _mm256_add_epi32(wide[p][a], sum) : sum;
+                    wide[p][a] = k ? _mm256_add_epi32(wide[p][a], sum) : sum;
                     MOTE_KEEP(wide[p][a]);
                 }
             }
@@ -194,7 +195,8 @@ MOTE_INLINE void product_signed(const struct panel *panel, int group_bits, const
             }
         for (int s = 0; s < COLS / step; s++) {
             __m256i wide[PANELS][ACTS];
-            for (int half = 0; half < step / 16; half++) { /* 4 quads of columns */
+            MOTE_UNROLL for (int half = 0; half < step / 16; half++)
+            { /* 4 quads of columns */
                 int k = s * step + 16 * half;
                 const int16_t *pair = q[0][k / 32][0] + k % 32 / 2;
                 MOTE_UNROLL for (int t = 0; t < 8; t++)
