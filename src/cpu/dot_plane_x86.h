@@ -6,21 +6,31 @@
  * call. Then whole vectors add up in 16 bits and each 32-bit lane belongs to one block of 32 columns.
  *
  *     column of byte j of vector v, plane p:   (32 v + j) * (8 / bits) + p
- *     split:                                   32 (2 v + j / 16) + 16 p + j % 16       (GGUF's order of nibbles)
+ *     split 1:                                 32 (2 v + j / 16) + 16 p + j % 16       (GGUF's order of nibbles)
+ *     split 2:                                 16 (4 v + j / 8) + 8 p + j % 8          (GGUF's NVFP4)
  *
  *     #define PLANE_NAME q2_0        calls planes_q2_0 (below) and, for gemm, tile_q2_0 (tile_x86.h)
  *     #define PLANE_BITS 2           1, 2, 4
- *     #define PLANE_SPLIT 0
+ *     #define PLANE_SPLIT 0          1, 2: above, instead of the first line
  *     #define PLANE_CODES(c) c       masked codes to what is multiplied, 0..PLANE_MAX_CODE
  *     #define PLANE_MAX_CODE 3       2 * (8 / bits) * max * 127 < 2^15
  *     #define PLANE_BIAS 0           0: w = d * (PLANE_UNIT * code - PLANE_OFFSET), 1: w = d * code + bias
  *     #define PLANE_UNIT 1           1, 2
  *     #define PLANE_OFFSET 1
+ *     #define PLANE_SUB 1            (0 if not defined; 4 bits only) scales per 16 columns, codes are signed values
  *
  *     MOTE_INLINE void planes_q2_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[PLANE_BITS],
  *                                  __m256 *d, __m256 *bias)
+ *
+ * With PLANE_SUB d is [4]: for vector k, the scale of each lane's 8 columns; bias is not read; and the function for
+ * gemm gives codes with PLANE_OFFSET added [256] and scales [16] in column order:
+ *
+ *     MOTE_INLINE void rows_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, uint8_t *code, float *scale)
  */
 
+#ifndef PLANE_SUB
+#define PLANE_SUB 0
+#endif
 #define PLANE_COUNT (8 / PLANE_BITS)
 
 MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
@@ -36,7 +46,8 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             int64_t at = x_row[i] * x->stride;
             scale[i] = x->scale + at / 32, sum[i] = x->sum32 + at / 32;
             for (int64_t col = begin; col < end; col += 256)
-                arrange(x->q + at + col, PLANE_SPLIT ? 0 : PLANE_BITS, arranged[i] + (col - begin));
+                arrange(x->q + at + col, PLANE_SPLIT ? -PLANE_SPLIT : PLANE_BITS,
+                        arranged[i] + (col - begin));
         }
         for (int64_t nth = 0; nth < n_row; nth++) {
             int64_t r = mote_dot_row(nth, n_row);
@@ -44,13 +55,15 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             MOTE_UNROLL for (int i = 0; i < n; i++) acc[i][0] = acc[i][1] = acc_bias[i] = _mm256_setzero_ps();
             for (int64_t col = begin; col < end; col += 256) {
                 __m256i v[PLANE_BITS];
-                __m256 d, bias, by[MOTE_DOT_PASS];
-                MOTE_CAT(planes_, PLANE_NAME)(w, row + r, col, v, &d, &bias);
+                __m256 d[PLANE_SUB ? 4 : 1], bias, by[MOTE_DOT_PASS];
+                MOTE_CAT(planes_, PLANE_NAME)(w, row + r, col, v, d, &bias);
                 MOTE_UNROLL for (int i = 0; i < n; i++)
                 {
-                    by[i] = _mm256_mul_ps(d, _mm256_loadu_ps(scale[i] + col / 32));
-                    acc_bias[i] = _mm256_fmadd_ps(PLANE_BIAS ? bias : d, _mm256_loadu_ps(sum[i] + col / 32),
-                                                  acc_bias[i]);
+                    by[i] = _mm256_loadu_ps(scale[i] + col / 32);
+                    if (PLANE_SUB) continue;
+                    by[i] = _mm256_mul_ps(by[i], d[0]);
+                    acc_bias[i] = _mm256_fmadd_ps(PLANE_BIAS ? bias : d[0],
+                                                  _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
                 }
                 MOTE_UNROLL for (int k = 0; k < PLANE_BITS; k++)
                 {
@@ -62,15 +75,21 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
                             PLANE_CODES(_mm256_and_si256(_mm256_srli_epi16(v[k], PLANE_BITS * p), mask));
                         MOTE_UNROLL for (int i = 0; i < n; i++)
                         {
-                            const int8_t *q =
-                                arranged[i] + (col - begin) + place(PLANE_SPLIT ? 0 : PLANE_BITS, p, k);
-                            run[i] = mote_run_add(run[i], code, mote_load_256(q));
+                            const int8_t *q = arranged[i] + (col - begin) +
+                                              place(PLANE_SPLIT ? -PLANE_SPLIT : PLANE_BITS, p, k);
+                            __m256i a = mote_load_256(q);
+                            if (PLANE_SUB) /* magnitude times activation with the value's sign */
+                                run[i] =
+                                    mote_run_add(run[i], _mm256_abs_epi8(code), _mm256_sign_epi8(a, code));
+                            else run[i] = mote_run_add(run[i], code, a);
                         }
                     }
                     MOTE_UNROLL for (int i = 0; i < n; i++)
                     {
                         __m256 f = _mm256_cvtepi32_ps(mote_run_end(run[i]));
-                        acc[i][k & 1] = _mm256_fmadd_ps(f, block_scales(by[i], PLANE_BITS, k), acc[i][k & 1]);
+                        __m256 each = block_scales(by[i], PLANE_BITS, k);
+                        if (PLANE_SUB) each = _mm256_mul_ps(each, d[k]);
+                        acc[i][k & 1] = _mm256_fmadd_ps(f, each, acc[i][k & 1]);
                     }
                 }
             }
@@ -78,7 +97,9 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             {
                 __m256 total = PLANE_BITS == 1 ? acc[i][0] : _mm256_add_ps(acc[i][0], acc[i][1]);
                 if (PLANE_UNIT != 1) total = _mm256_mul_ps(total, _mm256_set1_ps(PLANE_UNIT));
-                total = _mm256_fmadd_ps(_mm256_set1_ps(PLANE_BIAS ? 1 : -PLANE_OFFSET), acc_bias[i], total);
+                if (!PLANE_SUB)
+                    total =
+                        _mm256_fmadd_ps(_mm256_set1_ps(PLANE_BIAS ? 1 : -PLANE_OFFSET), acc_bias[i], total);
                 float *out = y + i * y_stride + r, value = mote_hsum(total) * w->factor;
                 *out = begin ? *out + value : value;
             }
@@ -91,6 +112,12 @@ MOTE_DOT_DEFINE(MOTE_CAT(dot_, PLANE_NAME), MOTE_CAT(body_, PLANE_NAME))
 static void MOTE_CAT(unpack_, PLANE_NAME)(const struct mote_matrix *w, int64_t row, int64_t col,
                                           uint8_t *code, float *scale, float *bias)
 {
+#if PLANE_SUB
+    MOTE_CAT(rows_, PLANE_NAME)(w, row, col, code, scale);
+    MOTE_UNROLL for (int g = 0; g < 16; g += 8)
+        _mm256_store_ps(scale + g, _mm256_mul_ps(_mm256_load_ps(scale + g), _mm256_set1_ps(w->factor)));
+    (void)bias;
+#else
     struct mote_tile32 t;
     MOTE_CAT(tile_, PLANE_NAME)(w, row, col, &t);
     MOTE_UNROLL for (int k = 0; k < 8; k++)
@@ -98,13 +125,14 @@ static void MOTE_CAT(unpack_, PLANE_NAME)(const struct mote_matrix *w, int64_t r
     __m256 factor = _mm256_set1_ps(w->factor);
     _mm256_store_ps(scale, _mm256_mul_ps(t.d, factor));
     if (PLANE_BIAS) _mm256_store_ps(bias, _mm256_mul_ps(t.bias, factor));
+#endif
 }
 
 static void MOTE_CAT(gemm_, PLANE_NAME)(MOTE_MATMUL_ARGS)
 {
     static const struct mote_unpack unpack = {
         .unpack = MOTE_CAT(unpack_, PLANE_NAME),
-        .group = 32,
+        .group = PLANE_SUB ? 16 : 32,
         .max_code = PLANE_UNIT * PLANE_MAX_CODE,
         .has_bias = PLANE_BIAS,
         .offset = PLANE_OFFSET,
@@ -120,4 +148,5 @@ static void MOTE_CAT(gemm_, PLANE_NAME)(MOTE_MATMUL_ARGS)
 #undef PLANE_BIAS
 #undef PLANE_UNIT
 #undef PLANE_OFFSET
+#undef PLANE_SUB
 #undef PLANE_COUNT

@@ -19,6 +19,7 @@ static void build(void)
     mote_matmul_k_avx2_fill(avx2);
     mote_matmul_small_avx2_fill(avx2);
     mote_matmul_affine_avx2_fill(avx2);
+    mote_matmul_nvfp4_avx2_fill(avx2);
     mote_matmul_iq_avx2_fill(avx2);
     mote_ops_avx2_fill(avx2);
 
@@ -29,6 +30,7 @@ static void build(void)
     mote_matmul_iq_avx512_fill(avx512);
     mote_matmul_small_avx512_fill(avx512);
     mote_matmul_affine_avx512_fill(avx512);
+    mote_matmul_nvfp4_avx512_fill(avx512);
 }
 
 const struct mote_cpu_kernels *mote_cpu_kernels(enum mote_cpu_tier tier)

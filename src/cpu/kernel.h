@@ -85,10 +85,12 @@ void mote_matmul_k_avx2_fill(struct mote_cpu_kernels *table);
 void mote_matmul_iq_avx2_fill(struct mote_cpu_kernels *table);
 void mote_matmul_small_avx2_fill(struct mote_cpu_kernels *table);  /* ternary, 1-2 bit, MXFP4 */
 void mote_matmul_affine_avx2_fill(struct mote_cpu_kernels *table); /* MLX: affine, MXFP4 */
+void mote_matmul_nvfp4_avx2_fill(struct mote_cpu_kernels *table);  /* GGUF and MLX */
 void mote_ops_avx2_fill(struct mote_cpu_kernels *table);
 void mote_matmul_k_avx512_fill(struct mote_cpu_kernels *table);
 void mote_matmul_iq_avx512_fill(struct mote_cpu_kernels *table);
 void mote_matmul_small_avx512_fill(struct mote_cpu_kernels *table);
 void mote_matmul_affine_avx512_fill(struct mote_cpu_kernels *table);
+void mote_matmul_nvfp4_avx512_fill(struct mote_cpu_kernels *table);
 
 #endif

@@ -51,13 +51,6 @@ MOTE_INLINE __m256 plane_values(const struct mote_matrix *w, const uint8_t *plan
     return _mm256_permutevar8x32_ps(v, from);
 }
 
-/* 32 codes of 4 bits in column order. */
-MOTE_INLINE __m256i nibbles_in_order(const uint8_t *p)
-{
-    __m256i v = _mm256_cvtepu8_epi16(mote_load_128(p));
-    return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
-}
-
 /* 32 codes of 3, 5 or 6 bits in column order. 8 codes are `bits` bytes. Each 16-bit lane gets the 2 bytes in which
  * its code lies; shifting the code to the lane's top (a product) drops what lies above it, shifting it down again what
  * lies below. The second load ends where the codes end. */
@@ -99,7 +92,7 @@ MOTE_INLINE void tile_affine(const struct mote_matrix *w, int64_t row, int64_t c
     {
         const uint8_t *run = p + 4 * bits * k;
         t->code[k] = bits == 2   ? mote_pairs(run)
-                     : bits == 4 ? nibbles_in_order(run)
+                     : bits == 4 ? mote_nibbles_in_order(run)
                      : bits == 8 ? _mm256_xor_si256(mote_load_256(run), _mm256_set1_epi8(-128))
                                  : codes_across_bytes(run, bits);
     }
@@ -195,7 +188,7 @@ MOTE_INLINE void tile_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_
 {
     uint8_t buffer[8 * 16];
     const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
-    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(nibbles_in_order(p + 16 * k));
+    MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(mote_nibbles_in_order(p + 16 * k));
     t->d = scales_mlx_mxfp4(w, row, col);
 }
 

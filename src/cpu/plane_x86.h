@@ -19,13 +19,19 @@ MOTE_INLINE void every_second(__m256i a, __m256i b, int8_t *even, int8_t *odd)
     mote_store_256(odd, _mm256_permute4x64_epi64(o, 0xD8));
 }
 
-/* 256 activations to planes of `bits` (bits 0: split nibbles). Halving into even and odd columns again and again
+/* 256 activations to planes of `bits` (negative: nibbles split in that way). Halving into even and odd columns again and again
  * leaves the planes in bit-reversed order, which place() knows. */
 MOTE_INLINE void arrange(const int8_t *in, const int bits, int8_t *out)
 {
-    if (!bits) {
+    if (bits < 0) {
         for (int v = 0; v < 4; v++) {
             __m256i a = mote_load_256(in + 64 * v), b = mote_load_256(in + 64 * v + 32);
+            if (bits == -2) { /* eights 0 1 2 3 and 4 5 6 7 to 0 2 4 6 and 1 3 5 7 */
+                __m256i even = _mm256_unpacklo_epi64(a, b), odd = _mm256_unpackhi_epi64(a, b);
+                mote_store_256(out + 32 * v, _mm256_permute4x64_epi64(even, 0xD8));
+                mote_store_256(out + 128 + 32 * v, _mm256_permute4x64_epi64(odd, 0xD8));
+                continue;
+            }
             mote_store_256(out + 32 * v, _mm256_permute2x128_si256(a, b, 0x20));
             mote_store_256(out + 128 + 32 * v, _mm256_permute2x128_si256(a, b, 0x31));
         }
@@ -52,7 +58,7 @@ MOTE_INLINE void arrange(const int8_t *in, const int bits, int8_t *out)
 MOTE_INLINE int place(const int bits, const int p, const int v)
 {
     int index = bits == 2 ? (p & 1) << 1 | p >> 1 : bits == 1 ? (p & 1) << 2 | (p & 2) | p >> 2 : p;
-    return index * 32 * (bits ? bits : 4) + 32 * v;
+    return index * 32 * (bits > 0 ? bits : 4) + 32 * v;
 }
 
 /* Lane l of vector v belongs to block (8 v + l) / bits. */

@@ -145,6 +145,13 @@ MOTE_INLINE __m256i mote_pairs(const uint8_t *p)
     return _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32(x, 6)), _mm256_set1_epi8(3));
 }
 
+/* 32 codes of 4 bits that lie in column order. */
+MOTE_INLINE __m256i mote_nibbles_in_order(const void *p)
+{
+    __m256i v = _mm256_cvtepu8_epi16(mote_load_128(p));
+    return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
+}
+
 /* Twice the value of e2m1 codes, plus 12: never negative, so that products need no signs. */
 MOTE_INLINE __m256i mote_fp4_codes(__m256i nibbles)
 {
