@@ -17,13 +17,13 @@
  *     #define PLANE_BIAS 0           0: w = d * (PLANE_UNIT * code - PLANE_OFFSET), 1: w = d * code + bias
  *     #define PLANE_UNIT 1           1, 2
  *     #define PLANE_OFFSET 1
- *     #define PLANE_SUB 1            (0 if not defined; 4 bits only) scales per 16 columns, codes are signed values
+ *     #define PLANE_SUB 1            (0 if not defined; 4 bits only) scales per 16 columns
  *
  *     MOTE_INLINE void planes_q2_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[PLANE_BITS],
  *                                  __m256 *d, __m256 *bias)
  *
- * With PLANE_SUB d is [4]: for vector k, the scale of each lane's 8 columns; bias is not read; and the function for
- * gemm gives codes with PLANE_OFFSET added [256] and scales [16] in column order:
+ * With PLANE_SUB d is [2], 16 scales in column order; bias is not read; and the function for gemm gives codes [256] and
+ * scales [16] in column order:
  *
  *     MOTE_INLINE void rows_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, uint8_t *code, float *scale)
  */
@@ -36,8 +36,9 @@
 MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
     _Alignas(64) int8_t arranged[MOTE_DOT_PASS][PLANE_CHUNK];
+    _Alignas(64) float sum16[MOTE_DOT_PASS][PLANE_SUB ? PLANE_CHUNK / 16 : 16];
     const __m256i mask = _mm256_set1_epi8((char)((1 << PLANE_BITS) - 1));
-    (void)n_x;
+    (void)n_x, (void)sum16;
     for (int64_t begin = 0; begin < w->n_col; begin += PLANE_CHUNK) {
         int64_t end = w->n_col - begin < PLANE_CHUNK ? w->n_col : begin + PLANE_CHUNK;
         const float *scale[MOTE_DOT_PASS], *sum[MOTE_DOT_PASS];
@@ -48,6 +49,9 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             for (int64_t col = begin; col < end; col += 256)
                 arrange(x->q + at + col, PLANE_SPLIT ? -PLANE_SPLIT : PLANE_BITS,
                         arranged[i] + (col - begin));
+            for (int64_t col = begin; PLANE_SUB && col < end; col += 256)
+                sums_of_16(x->sum + (at + col) / 16, x->scale + (at + col) / 32,
+                           sum16[i] + (col - begin) / 16);
         }
         for (int64_t nth = 0; nth < n_row; nth++) {
             int64_t r = mote_dot_row(nth, n_row);
@@ -55,12 +59,17 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             MOTE_UNROLL for (int i = 0; i < n; i++) acc[i][0] = acc[i][1] = acc_bias[i] = _mm256_setzero_ps();
             for (int64_t col = begin; col < end; col += 256) {
                 __m256i v[PLANE_BITS];
-                __m256 d[PLANE_SUB ? 4 : 1], bias, by[MOTE_DOT_PASS];
+                __m256 d[PLANE_SUB ? 2 : 1], bias, by[MOTE_DOT_PASS];
                 MOTE_CAT(planes_, PLANE_NAME)(w, row + r, col, v, d, &bias);
                 MOTE_UNROLL for (int i = 0; i < n; i++)
                 {
                     by[i] = _mm256_loadu_ps(scale[i] + col / 32);
-                    if (PLANE_SUB) continue;
+                    if (PLANE_SUB) {
+                        const float *part = sum16[i] + (col - begin) / 16;
+                        acc_bias[i] = _mm256_fmadd_ps(d[0], _mm256_load_ps(part), acc_bias[i]);
+                        acc_bias[i] = _mm256_fmadd_ps(d[PLANE_SUB], _mm256_load_ps(part + 8), acc_bias[i]);
+                        continue;
+                    }
                     by[i] = _mm256_mul_ps(by[i], d[0]);
                     acc_bias[i] = _mm256_fmadd_ps(PLANE_BIAS ? bias : d[0],
                                                   _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
@@ -77,18 +86,14 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
                         {
                             const int8_t *q = arranged[i] + (col - begin) +
                                               place(PLANE_SPLIT ? -PLANE_SPLIT : PLANE_BITS, p, k);
-                            __m256i a = mote_load_256(q);
-                            if (PLANE_SUB) /* magnitude times activation with the value's sign */
-                                run[i] =
-                                    mote_run_add(run[i], _mm256_abs_epi8(code), _mm256_sign_epi8(a, code));
-                            else run[i] = mote_run_add(run[i], code, a);
+                            run[i] = mote_run_add(run[i], code, mote_load_256(q));
                         }
                     }
                     MOTE_UNROLL for (int i = 0; i < n; i++)
                     {
                         __m256 f = _mm256_cvtepi32_ps(mote_run_end(run[i]));
                         __m256 each = block_scales(by[i], PLANE_BITS, k);
-                        if (PLANE_SUB) each = _mm256_mul_ps(each, d[k]);
+                        if (PLANE_SUB) each = _mm256_mul_ps(each, sub_scales(d, k));
                         acc[i][k & 1] = _mm256_fmadd_ps(f, each, acc[i][k & 1]);
                     }
                 }
@@ -97,9 +102,7 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             {
                 __m256 total = PLANE_BITS == 1 ? acc[i][0] : _mm256_add_ps(acc[i][0], acc[i][1]);
                 if (PLANE_UNIT != 1) total = _mm256_mul_ps(total, _mm256_set1_ps(PLANE_UNIT));
-                if (!PLANE_SUB)
-                    total =
-                        _mm256_fmadd_ps(_mm256_set1_ps(PLANE_BIAS ? 1 : -PLANE_OFFSET), acc_bias[i], total);
+                total = _mm256_fmadd_ps(_mm256_set1_ps(PLANE_BIAS ? 1 : -PLANE_OFFSET), acc_bias[i], total);
                 float *out = y + i * y_stride + r, value = mote_hsum(total) * w->factor;
                 *out = begin ? *out + value : value;
             }

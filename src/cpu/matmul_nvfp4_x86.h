@@ -1,7 +1,7 @@
 /* matmul_nvfp4_x86.h: NVFP4, as GGUF and as MLX store it. See dot_plane_x86.h.
  *
- * e2m1 codes with an e4m3 scale for 16 columns, two of which share an activation's scale. Signed values are multiplied
- * as such for decoding: an offset would need the activations' sums per 16. The prefill product has those at hand.
+ * e2m1 codes with an e4m3 scale for 16 columns, two of which share an activation's scale. Values are doubled and 12
+ * is added, so that codes need no signs.
  *
  * matmul_nvfp4_avx2.c and matmul_nvfp4_avx512.c compile this text, each for its instruction set and under its own
  * MATMUL_FILL; what differs between the two is in simd_x86.h and gemm.h.
@@ -13,27 +13,11 @@
 #include "cpu/plane_x86.h"
 #include "cpu/tile_x86.h"
 
-/* Twice the value of e2m1 codes. */
-MOTE_INLINE __m256i fp4_values(__m256i nibbles)
-{
-    const __m128i table = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
-}
-
 /* Halves of 8 e4m3 magnitudes: exponent and mantissa put in place are the value / 2^120, subnormals too. */
 MOTE_INLINE __m256 e4m3_halves(__m128i bytes)
 {
     __m256i x = _mm256_and_si256(_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(0x7F));
     return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(x, 20)), _mm256_set1_ps(0x1p119f));
-}
-
-/* 16 scales to the lanes of four vectors of 64 columns. */
-MOTE_INLINE void spread_scales(__m256 low, __m256 high, __m256 d[4])
-{
-    const __m256i first = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
-                  second = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
-    d[0] = _mm256_permutevar8x32_ps(low, first), d[1] = _mm256_permutevar8x32_ps(low, second);
-    d[2] = _mm256_permutevar8x32_ps(high, first), d[3] = _mm256_permutevar8x32_ps(high, second);
 }
 
 /* ---- GGUF: 4 blocks of 36 bytes: 4 scales, nibbles[4][8]: low ones columns 16 s + j, high ones 16 s + 8 + j ---- */
@@ -48,13 +32,11 @@ MOTE_INLINE void scales_nvfp4(const uint8_t *b, __m256 *low, __m256 *high)
 }
 
 MOTE_INLINE void planes_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4],
-                              __m256 d[4], __m256 *bias)
+                              __m256 d[2], __m256 *bias)
 {
     uint8_t buffer[4 * 36];
     const uint8_t *b = mote_tile_blocks(w, row, col, 64, 36, buffer);
-    __m256 low, high;
-    scales_nvfp4(b, &low, &high);
-    spread_scales(low, high, d);
+    scales_nvfp4(b, &d[0], &d[1]);
     MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = mote_load_256(b + 36 * k + 4);
     (void)bias;
 }
@@ -82,7 +64,7 @@ MOTE_INLINE void rows_nvfp4(const struct mote_matrix *w, int64_t row, int64_t co
 #define PLANE_NAME nvfp4
 #define PLANE_BITS 4
 #define PLANE_SPLIT 2
-#define PLANE_CODES(c) fp4_values(c)
+#define PLANE_CODES(c) mote_fp4_codes(c)
 #define PLANE_MAX_CODE 24
 #define PLANE_BIAS 0
 #define PLANE_UNIT 1
@@ -112,13 +94,11 @@ MOTE_INLINE void scales_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int6
 }
 
 MOTE_INLINE void planes_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4],
-                                  __m256 d[4], __m256 *bias)
+                                  __m256 d[2], __m256 *bias)
 {
     uint8_t buffer[8 * 16];
     const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
-    __m256 low, high;
-    scales_mlx_nvfp4(w, row, col, &low, &high);
-    spread_scales(low, high, d);
+    scales_mlx_nvfp4(w, row, col, &d[0], &d[1]);
     MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = mote_load_256(p + 32 * k);
     (void)bias;
 }
@@ -139,7 +119,7 @@ MOTE_INLINE void rows_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int64_
 #define PLANE_NAME mlx_nvfp4
 #define PLANE_BITS 4
 #define PLANE_SPLIT 0
-#define PLANE_CODES(c) fp4_values(c)
+#define PLANE_CODES(c) mote_fp4_codes(c)
 #define PLANE_MAX_CODE 24
 #define PLANE_BIAS 0
 #define PLANE_UNIT 1

@@ -72,6 +72,25 @@ MOTE_INLINE __m256 block_scales(__m256 by, const int bits, const int v)
         by, _mm256_add_epi32(_mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1), _mm256_set1_epi32(2 * v)));
 }
 
+/* Lane l of vector k belongs to 16 columns 4 k + l / 2; d: 16 scales. */
+MOTE_INLINE __m256 sub_scales(const __m256 d[2], const int k)
+{
+    const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
+                  high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm256_permutevar8x32_ps(d[k / 2], k % 2 ? high : low);
+}
+
+/* Sums of 16 activations as numbers: codes' sums [16] times scales [8]. */
+MOTE_INLINE void sums_of_16(const int16_t *sum, const float *scale, float *out)
+{
+    for (int h = 0; h < 2; h++) {
+        __m128 four = _mm_loadu_ps(scale + 4 * h);
+        __m256 each = _mm256_set_m128(_mm_unpackhi_ps(four, four), _mm_unpacklo_ps(four, four));
+        __m256 number = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(mote_load_128(sum + 8 * h)));
+        _mm256_store_ps(out + 8 * h, _mm256_mul_ps(number, each));
+    }
+}
+
 /* 16 bytes each. */
 MOTE_INLINE __m256i two_blocks(const uint8_t *a, const uint8_t *b)
 {
