@@ -113,7 +113,7 @@ demo: deps
 test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 B=build-san tests
-	@tests/run.sh build build-san
+	@tests/run_all.sh build build-san
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/mote

@@ -114,7 +114,7 @@ static void attend_job(void *context, int worker, int n_worker)
         for (; i < end; i++) attend_block(step, i / job->n_head_kv, i % job->n_head_kv, scratch);
 }
 
-mote_status cpu_attend(struct mote_backend *backend, const struct mote_attention *job)
+mote_status mote_cpu_attend(struct mote_backend *backend, const struct mote_attention *job)
 {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     const struct mote_backend_limits *limits = &cpu->limits;

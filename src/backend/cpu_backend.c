@@ -248,10 +248,10 @@ static const struct mote_backend_ops cpu_ops = {
     .begin = cpu_begin,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
-    .linear = cpu_linear,
-    .attend = cpu_attend,
-    .route = cpu_route,
-    .moe = cpu_moe,
+    .linear = mote_cpu_linear,
+    .attend = mote_cpu_attend,
+    .route = mote_cpu_route,
+    .moe = mote_cpu_moe,
 };
 
 static mote_status fill(struct cpu_backend *cpu, const struct mote_backend_options *options,

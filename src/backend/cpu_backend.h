@@ -66,19 +66,20 @@ static inline enum mote_act_type cpu_act_type(enum mote_format format, int act_f
 }
 
 /* The rows of x from `row` on. */
-struct mote_act cpu_act_rows(const struct mote_act *act, int64_t row, int64_t n_row);
+struct mote_act mote_cpu_act_rows(const struct mote_act *act, int64_t row, int64_t n_row);
 
 /* y = W[row, row + n_row) x: dot for few activation rows, gemm for many. */
-void cpu_product(const struct cpu_backend *cpu, const struct mote_matrix *w, int64_t row, int64_t n_row,
-                 const struct mote_act *x, const int32_t *x_row, int64_t n_x, float *y, int64_t y_stride);
+void mote_cpu_product(const struct cpu_backend *cpu, const struct mote_matrix *w, int64_t row, int64_t n_row,
+                      const struct mote_act *x, const int32_t *x_row, int64_t n_x, float *y,
+                      int64_t y_stride);
 
 /* Rows of W per task: about eight tasks for each worker, between the bounds, a multiple of 16. */
-int64_t cpu_tile(const struct cpu_backend *cpu, int64_t n_row, int64_t most);
+int64_t mote_cpu_tile(const struct cpu_backend *cpu, int64_t n_row, int64_t most);
 
-mote_status cpu_linear(struct mote_backend *backend, const struct mote_linear *job);
-mote_status cpu_attend(struct mote_backend *backend, const struct mote_attention *job);
-mote_status cpu_route(struct mote_backend *backend, const struct mote_route *job);
-mote_status cpu_moe(struct mote_backend *backend, const struct mote_moe *job);
+mote_status mote_cpu_linear(struct mote_backend *backend, const struct mote_linear *job);
+mote_status mote_cpu_attend(struct mote_backend *backend, const struct mote_attention *job);
+mote_status mote_cpu_route(struct mote_backend *backend, const struct mote_route *job);
+mote_status mote_cpu_moe(struct mote_backend *backend, const struct mote_moe *job);
 
 /* ---- mixture of experts: shared between the fused job and the reference ---- */
 
@@ -129,14 +130,14 @@ static inline struct mote_act *cpu_group_down(struct cpu_moe_step *s, const stru
 
 /* Quantise the group's rows [begin, end) of activated values for its down product, copying them to
  * job->hidden. */
-void cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t begin, int64_t end);
+void mote_cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t begin, int64_t end);
 
 /* y[i][col, col + n) from the down products of row i: routed[place - ...][stride] and shared[i][stride],
  * both pointing at column col. */
-void cpu_moe_sum(const struct cpu_moe_step *s, int64_t i, int64_t col, int64_t n, const float *routed,
-                 const float *shared, int64_t stride);
+void mote_cpu_moe_sum(const struct cpu_moe_step *s, int64_t i, int64_t col, int64_t n, const float *routed,
+                      const float *shared, int64_t stride);
 
 /* The reference: one product at a time. */
-void cpu_moe_reference(struct cpu_moe_step *s);
+void mote_cpu_moe_reference(struct cpu_moe_step *s);
 
 #endif

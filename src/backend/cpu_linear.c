@@ -7,7 +7,7 @@
 
 #include "backend/cpu_backend.h"
 
-struct mote_act cpu_act_rows(const struct mote_act *act, int64_t row, int64_t n_row)
+struct mote_act mote_cpu_act_rows(const struct mote_act *act, int64_t row, int64_t n_row)
 {
     struct mote_act part = *act;
     part.n_row = n_row;
@@ -21,15 +21,15 @@ struct mote_act cpu_act_rows(const struct mote_act *act, int64_t row, int64_t n_
     return part;
 }
 
-void cpu_product(const struct cpu_backend *cpu, const struct mote_matrix *w, int64_t row, int64_t n_row,
-                 const struct mote_act *x, const int32_t *x_row, int64_t n_x, float *y, int64_t y_stride)
+void mote_cpu_product(const struct cpu_backend *cpu, const struct mote_matrix *w, int64_t row, int64_t n_row,
+                      const struct mote_act *x, const int32_t *x_row, int64_t n_x, float *y, int64_t y_stride)
 {
     mote_matmul_fn *const(*table)[MOTE_FORMAT_COUNT] =
         n_x <= MOTE_DOT_ROWS ? cpu->kernel->dot : cpu->kernel->gemm;
     table[x->type][w->format](w, row, n_row, x, x_row, n_x, y, y_stride);
 }
 
-int64_t cpu_tile(const struct cpu_backend *cpu, int64_t n_row, int64_t most)
+int64_t mote_cpu_tile(const struct cpu_backend *cpu, int64_t n_row, int64_t most)
 {
     int64_t tile = n_row / (8 * cpu->n_thread) / 16 * 16;
     return tile < CPU_TILE_MIN ? CPU_TILE_MIN : tile > most ? most : tile;
@@ -71,10 +71,10 @@ static void product_tile(struct linear_step *step, int64_t task, float *tile)
     if (n > step->tile) n = step->tile;
     const struct mote_act *x = &step->act[cpu_act_type(weight->w.format, weight->act_f32)];
     if (!weight->bias && !out->residual) {
-        cpu_product(step->cpu, &weight->w, row, n, x, NULL, job->n_row, out->y + row, out->y_stride);
+        mote_cpu_product(step->cpu, &weight->w, row, n, x, NULL, job->n_row, out->y + row, out->y_stride);
         return;
     }
-    cpu_product(step->cpu, &weight->w, row, n, x, NULL, job->n_row, tile, n);
+    mote_cpu_product(step->cpu, &weight->w, row, n, x, NULL, job->n_row, tile, n);
     for (int64_t i = 0; i < job->n_row; i++) {
         const float *from = tile + i * n;
         const float *residual = out->residual ? out->residual + i * out->y_stride + row : NULL;
@@ -98,7 +98,7 @@ static void linear_job(void *context, int worker, int n_worker)
         for (; task < end; task++) product_tile(step, task, tile);
 }
 
-mote_status cpu_linear(struct mote_backend *backend, const struct mote_linear *job)
+mote_status mote_cpu_linear(struct mote_backend *backend, const struct mote_linear *job)
 {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     FAIL_IF(job->n_row < 1 || job->n_row > cpu->limits.max_row || job->n_col > cpu->limits.max_col,
@@ -121,7 +121,7 @@ mote_status cpu_linear(struct mote_backend *backend, const struct mote_linear *j
         if (step.types >> type & 1)
             step.act[type] = mote_act_place((enum mote_act_type)type, job->n_row, job->n_col, step.h,
                                             cpu_scratch(cpu, cpu->at.act_linear[type]));
-    step.tile = cpu_tile(cpu, n_row, job->n_row <= MOTE_DOT_ROWS ? CPU_TILE_DOT : CPU_TILE_GEMM);
+    step.tile = mote_cpu_tile(cpu, n_row, job->n_row <= MOTE_DOT_ROWS ? CPU_TILE_DOT : CPU_TILE_GEMM);
     for (int o = 0; o < job->n_out; o++)
         step.first_task[o + 1] =
             step.first_task[o] + (job->out[o].weight->w.n_row + step.tile - 1) / step.tile;

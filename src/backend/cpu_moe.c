@@ -12,7 +12,7 @@
 
 #include "backend/cpu_backend.h"
 
-void cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t begin, int64_t end)
+void mote_cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t begin, int64_t end)
 {
     const struct mote_moe *job = s->job;
     const float *h = g->is_shared ? s->shared_gate : s->gate;
@@ -27,8 +27,8 @@ void cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t b
                (size_t)g->n_ff * sizeof *h);
 }
 
-void cpu_moe_sum(const struct cpu_moe_step *s, int64_t i, int64_t col, int64_t n, const float *routed,
-                 const float *shared, int64_t stride)
+void mote_cpu_moe_sum(const struct cpu_moe_step *s, int64_t i, int64_t col, int64_t n, const float *routed,
+                      const float *shared, int64_t stride)
 {
     const struct mote_moe *job = s->job;
     const struct mote_cpu_kernels *kernel = s->cpu->kernel;
@@ -67,8 +67,8 @@ static void gate_up_tile(struct fused *f, const struct cpu_group *g, int64_t row
     int64_t n = g->n_ff - row < f->ff_tile ? g->n_ff - row : f->ff_tile;
     float *gate = cpu_group_gate(s, g) + row, *up = cpu_group_up(s, g) + row;
     const int32_t *rows = cpu_group_rows(s, g);
-    cpu_product(s->cpu, g->gate, row, n, &s->x[g->gate_type], rows, g->n, gate, g->n_ff);
-    cpu_product(s->cpu, g->up, row, n, &s->x[g->up_type], rows, g->n, up, g->n_ff);
+    mote_cpu_product(s->cpu, g->gate, row, n, &s->x[g->gate_type], rows, g->n, gate, g->n_ff);
+    mote_cpu_product(s->cpu, g->up, row, n, &s->x[g->up_type], rows, g->n, up, g->n_ff);
     for (int32_t i = 0; i < g->n; i++)
         s->cpu->kernel->swiglu(gate + i * g->n_ff, up + i * g->n_ff, n, gate + i * g->n_ff);
 }
@@ -94,7 +94,7 @@ static void hidden(struct fused *f)
         while (i < end) {
             while (i >= group_begin + s->group[at].n) group_begin += s->group[at++].n;
             int64_t group_end = group_begin + s->group[at].n, stop = end < group_end ? end : group_end;
-            cpu_moe_hidden(s, &s->group[at], i - group_begin, stop - group_begin);
+            mote_cpu_moe_hidden(s, &s->group[at], i - group_begin, stop - group_begin);
             i = stop;
         }
 }
@@ -110,11 +110,11 @@ static void down(struct fused *f, float *tile)
             float *shared = tile + s->n_pair * n;
             for (int at = 0; at < s->n_group; at++) {
                 const struct cpu_group *g = &s->group[at];
-                struct mote_act act = cpu_act_rows(cpu_group_down(s, g), g->first, g->n);
-                cpu_product(s->cpu, g->down, col, n, &act, NULL, g->n,
-                            g->is_shared ? shared : tile + g->first * n, n);
+                struct mote_act act = mote_cpu_act_rows(cpu_group_down(s, g), g->first, g->n);
+                mote_cpu_product(s->cpu, g->down, col, n, &act, NULL, g->n,
+                                 g->is_shared ? shared : tile + g->first * n, n);
             }
-            for (int64_t i = 0; i < s->job->n_row; i++) cpu_moe_sum(s, i, col, n, tile, shared, n);
+            for (int64_t i = 0; i < s->job->n_row; i++) mote_cpu_moe_sum(s, i, col, n, tile, shared, n);
         }
 }
 
@@ -142,14 +142,14 @@ static void run_fused(struct cpu_moe_step *s)
         if (s->group[g].is_shared) n_row += s->group[g].n;
         if (s->group[g].n > MOTE_DOT_ROWS) most = CPU_TILE_GEMM;
     }
-    f.ff_tile = cpu_tile(cpu, n_ff, most);
+    f.ff_tile = mote_cpu_tile(cpu, n_ff, most);
     int64_t n_tile = 0;
     for (int g = 0; g < s->n_group; g++) {
         s->group[g].task = n_tile;
         n_tile += (s->group[g].n_ff + f.ff_tile - 1) / f.ff_tile;
     }
     int64_t room = (int64_t)(cpu->at.worker_bytes / sizeof(float)) / n_row / 16 * 16;
-    f.down_tile = cpu_tile(cpu, s->job->d_model, room < CPU_TILE_DOWN ? room : CPU_TILE_DOWN);
+    f.down_tile = mote_cpu_tile(cpu, s->job->d_model, room < CPU_TILE_DOWN ? room : CPU_TILE_DOWN);
     mote_chunks_init(&f.rows, s->job->n_row, 1);
     mote_chunks_init(&f.tiles, n_tile, 1);
     mote_chunks_init(&f.hidden, n_row, 1 + n_row / (8 * cpu->n_thread));
@@ -219,7 +219,7 @@ static mote_status check(const struct cpu_backend *cpu, const struct mote_moe *j
     return MOTE_OK;
 }
 
-mote_status cpu_moe(struct mote_backend *backend, const struct mote_moe *job)
+mote_status mote_cpu_moe(struct mote_backend *backend, const struct mote_moe *job)
 {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     const struct cpu_layout *at = &cpu->at;
@@ -258,7 +258,7 @@ mote_status cpu_moe(struct mote_backend *backend, const struct mote_moe *job)
             s.shared[t] = mote_act_place(type, job->n_row, job->shared->n_ff, s.shared_gate,
                                          cpu_scratch(cpu, at->act_shared[t]));
     }
-    if (cpu->moe_unfused) cpu_moe_reference(&s);
+    if (cpu->moe_unfused) mote_cpu_moe_reference(&s);
     else run_fused(&s);
     return MOTE_OK;
 }

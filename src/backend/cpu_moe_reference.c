@@ -22,8 +22,8 @@ static void product_rows(void *context, int worker, int n_worker)
     (void)n_worker;
     struct product_job *job = context;
     for (int64_t row, end; mote_next_chunk(&job->rows, &row, &end);)
-        cpu_product(job->cpu, job->w, row, end - row, job->x, job->x_row, job->n_x, job->y + row,
-                    job->y_stride);
+        mote_cpu_product(job->cpu, job->w, row, end - row, job->x, job->x_row, job->n_x, job->y + row,
+                         job->y_stride);
 }
 
 static void product(struct cpu_moe_step *s, const struct mote_matrix *w, const struct mote_act *x,
@@ -35,7 +35,7 @@ static void product(struct cpu_moe_step *s, const struct mote_matrix *w, const s
     mote_pool_run(s->cpu->pool, product_rows, &job);
 }
 
-void cpu_moe_reference(struct cpu_moe_step *s)
+void mote_cpu_moe_reference(struct cpu_moe_step *s)
 {
     const struct mote_moe *job = s->job;
     struct cpu_backend *cpu = s->cpu;
@@ -49,9 +49,10 @@ void cpu_moe_reference(struct cpu_moe_step *s)
         product(s, g->up, &s->x[g->up_type], cpu_group_rows(s, g), g->n, up);
         for (int32_t i = 0; i < g->n; i++)
             cpu->kernel->swiglu(gate + i * g->n_ff, up + i * g->n_ff, g->n_ff, gate + i * g->n_ff);
-        cpu_moe_hidden(s, g, 0, g->n);
-        struct mote_act act = cpu_act_rows(cpu_group_down(s, g), g->first, g->n);
+        mote_cpu_moe_hidden(s, g, 0, g->n);
+        struct mote_act act = mote_cpu_act_rows(cpu_group_down(s, g), g->first, g->n);
         product(s, g->down, &act, NULL, g->n, g->is_shared ? shared : routed + g->first * job->d_model);
     }
-    for (int64_t i = 0; i < job->n_row; i++) cpu_moe_sum(s, i, 0, job->d_model, routed, shared, job->d_model);
+    for (int64_t i = 0; i < job->n_row; i++)
+        mote_cpu_moe_sum(s, i, 0, job->d_model, routed, shared, job->d_model);
 }

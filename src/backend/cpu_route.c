@@ -112,7 +112,7 @@ static void route_rows(void *context, int worker, int n_worker)
     }
 }
 
-mote_status cpu_route(struct mote_backend *backend, const struct mote_route *job)
+mote_status mote_cpu_route(struct mote_backend *backend, const struct mote_route *job)
 {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     const struct mote_routing *r = job->routing;

@@ -5,6 +5,8 @@
  * broadcast serves 16 rows.
  * How often products may be added in 16 bits before widening (run) follows from the largest code:
  * run * 2 * max_code * 127 <= 32767.
+ * Codes with an offset leave room for twice the run: sums of 16 bits may wrap as long as what is left of them once
+ * offset times the activations' sum is off fits again (product_centred).
  */
 #include "cpu/gemm.h"
 
@@ -21,6 +23,7 @@ enum {
     COLS = 256,
     ACTS = 3,       /* activation rows in registers */
     ACT_TILE = 129, /* activation rows that a panel is unpacked for: their codes fit a second-level cache */
+    BLOCKS = 4,     /* of ROWS weight rows, that a column tile of the activation rows is prepared for */
 };
 
 /* A tile of weights. */
@@ -36,6 +39,7 @@ struct act_tile {
     const float *scale[ACT_TILE]; /* I8_32: [8]; I8_256: [1] */
     const int16_t *sum[ACT_TILE]; /* [16] */
     const float *sum32[ACT_TILE]; /* I8_32: [8] */
+    int32_t (*centre)[COLS / 8];  /* [ACT_TILE]: pairs of 16 bits: what the offset adds to each run's sums */
     float (*acc)[ROWS];           /* [ACT_TILE]: the sums so far */
     float offset;                 /* of the panel's codes */
     int n;                        /* multiple of ACTS */
@@ -170,6 +174,79 @@ MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct
     }
 }
 
+/* How the 8 quads of 32 columns make runs whose offset is taken off in 16 bits: 3 + 3 + 2, or in twos. */
+enum { IN_TWOS = 2, IN_THREES = 3 };
+
+/* centre[4 k + j]: offset times the activations' sums over run j of columns [32 k, 32 k + 32), where a quad's columns
+ * 0, 1 and 2, 3 are summed apart, as _mm256_maddubs_epi16 does. */
+static void find_centre(const int8_t *q, int offset, int run, int32_t centre[COLS / 8])
+{
+    const __m256i unit = _mm256_set1_epi8((char)offset);
+    for (int k = 0; k < COLS / 32; k++) {
+        __m256i quad = _mm256_maddubs_epi16(unit, mote_load_256(q + 32 * k)), sum;
+        if (run == IN_TWOS) {
+            sum = _mm256_add_epi16(quad, _mm256_shuffle_epi32(quad, 0xB1));
+            sum = _mm256_permutevar8x32_epi32(sum, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+        } else {
+            __m256i second = _mm256_permutevar8x32_epi32(quad, _mm256_setr_epi32(1, 4, 7, 0, 0, 0, 0, 0));
+            __m256i third = _mm256_permutevar8x32_epi32(quad, _mm256_setr_epi32(2, 5, 0, 0, 0, 0, 0, 0));
+            third = _mm256_blend_epi32(third, _mm256_setzero_si256(), 4);
+            sum = _mm256_permutevar8x32_epi32(quad, _mm256_setr_epi32(0, 3, 6, 0, 0, 0, 0, 0));
+            sum = _mm256_add_epi16(sum, _mm256_add_epi16(second, third));
+        }
+        _mm_store_si128((__m128i *)(void *)(centre + 4 * k), _mm256_castsi256_si128(sum));
+    }
+}
+
+MOTE_INLINE void product_centred(const struct panel *panel, int group_bits, const struct act_tile *x,
+                                 const int step, const int run, const int is_32)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    for (int i = 0; i < x->n; i += ACTS) {
+        __m256 acc[PANELS][ACTS];
+        start(x, i, step, is_32, CODE_ONLY, NULL, acc);
+        const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
+        for (int s = 0; s < COLS / step; s++) {
+            const int32_t *centre = x->centre[i] + s * (step / 8);
+            __m256i wide[PANELS][ACTS];
+            MOTE_UNROLL for (int k = 0; k < (step / 4 + run - 1) / run; k++)
+            {
+                __m256i narrow[PANELS][ACTS];
+                int quad = s * (step / 4) + k * run;
+                MOTE_UNROLL for (int t = 0; t < run; t++)
+                {
+                    if (k * run + t >= step / 4) break;
+                    __m256i b[ACTS] = {mote_broadcast_u32(q0 + 4 * (quad + t)),
+                                       mote_broadcast_u32(q1 + 4 * (quad + t)),
+                                       mote_broadcast_u32(q2 + 4 * (quad + t))};
+                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+                    {
+                        __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
+                        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                        {
+                            __m256i m = _mm256_maddubs_epi16(c, b[a]);
+                            narrow[p][a] = t ? _mm256_add_epi16(narrow[p][a], m) : m;
+                            MOTE_KEEP(narrow[p][a]);
+                        }
+                    }
+                }
+                MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                {
+                    __m256i off = mote_broadcast_u32(centre + a * (COLS / 8) + k);
+                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+                    {
+                        __m256i sum = _mm256_madd_epi16(_mm256_sub_epi16(narrow[p][a], off), one);
+                        wide[p][a] = k ? _mm256_add_epi32(wide[p][a], sum) : sum;
+                        MOTE_KEEP(wide[p][a]);
+                    }
+                }
+            }
+            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, CODE_ONLY, wide, NULL, acc);
+        }
+        finish(x, i, is_32, acc);
+    }
+}
+
 /* 8-bit signed codes leave no room in 16 bits: both sides are widened first, columns (0, 2) and (1, 3) of a quad
  * paired, which needs two shifts and no shuffle. */
 MOTE_INLINE void product_signed(const struct panel *panel, int group_bits, const struct act_tile *x,
@@ -244,8 +321,34 @@ DEFINE_ONE(product_256_8_256, 256, 8, 0, CODE_ONLY)
 DEFINE_ONE(product_256_8_256_bias, 256, 8, 0, BIAS)
 DEFINE_ONE(product_256_8_256_off, 256, 8, 0, OFFSET)
 
+#define CENTRED(X)      \
+    X(32, IN_THREES, 0) \
+    X(32, IN_THREES, 1) X(32, IN_TWOS, 0) X(32, IN_TWOS, 1) X(16, IN_TWOS, 0) X(16, IN_TWOS, 1)
+#define DEFINE_CENTRED(step, run, is_32)                                                    \
+    static void centred_##step##_##run##_##is_32(const struct panel *panel, int group_bits, \
+                                                 const struct act_tile *x)                  \
+    {                                                                                       \
+        product_centred(panel, group_bits, x, step, run, is_32);                            \
+    }
+CENTRED(DEFINE_CENTRED)
+
+/* How many quads' products of codes from -offset to offset fit 16 bits, where fewer of codes from 0 on do. */
+static int centred_run(const struct mote_unpack *unpack)
+{
+    if (!unpack->offset || 2 * 2 * 127 * unpack->max_code <= 32767) return 0;
+    int far = unpack->max_code - unpack->offset;
+    if (far < unpack->offset) far = unpack->offset;
+    int room = 32767 / (2 * 127 * far);
+    return room >= 3 && unpack->group > 16 ? IN_THREES : room >= 2 ? IN_TWOS : 0;
+}
+
 static product_fn *choose(const struct mote_unpack *unpack, int is_32)
 {
+    static product_fn *const centred[2][2][2] = {
+        {{centred_16_IN_TWOS_0, centred_16_IN_TWOS_1}, {centred_16_IN_TWOS_0, centred_16_IN_TWOS_1}},
+        {{centred_32_IN_TWOS_0, centred_32_IN_TWOS_1}, {centred_32_IN_THREES_0, centred_32_IN_THREES_1}}};
+    int run = centred_run(unpack);
+    if (run) return centred[unpack->group > 16][run == IN_THREES][is_32];
     static product_fn *const whole[KIND_COUNT] = {product_256_8_256, product_256_8_256_bias,
                                                   product_256_8_256_off};
     static const struct {
@@ -308,27 +411,36 @@ static void make_panel(const struct mote_unpack *unpack, const struct mote_matri
 
 /* ---- the loops ---- */
 
+/* The row after the one in work comes from memory anew, and no column tile of it is long enough to be foreseen. */
+static void prefetch(const struct mote_matrix *w, int64_t row, int64_t n, int64_t col)
+{
+    if (col >= w->n_col) return;
+    size_t bytes = w->row_bytes * COLS / (size_t)w->n_col, at = w->row_bytes * (size_t)col / (size_t)w->n_col;
+    for (int64_t r = row; r < row + n; r++) {
+        const char *p = (const char *)w->data + (size_t)r * w->row_bytes + at;
+        for (size_t k = 0; k < bytes; k += 64) _mm_prefetch(p + k, _MM_HINT_T0);
+    }
+}
+
 void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
 {
-    int is_32 = x->type == MOTE_ACT_I8_32;
+    int is_32 = x->type == MOTE_ACT_I8_32, run = centred_run(unpack);
     product_fn *multiply = choose(unpack, is_32);
     int group_bits = __builtin_ctz((unsigned)unpack->group);
     struct panel panel[PANELS];
-    _Alignas(64) float acc[ACT_TILE][ROWS];
-    struct act_tile tile = {.acc = acc, .offset = (float)unpack->offset};
+    _Alignas(64) float acc[BLOCKS][ACT_TILE][ROWS];
+    _Alignas(64) int32_t centre[ACT_TILE][COLS / 8];
+    struct act_tile tile = {.centre = centre, .offset = (float)unpack->offset};
     int64_t n_tile = (n_x + ACT_TILE - 1) / ACT_TILE;
     for (int64_t t = 0, first = 0; t < n_tile; t++) { /* tiles of even size */
         int n_act = (int)((n_x - first) / (n_tile - t));
         tile.n = (n_act + ACTS - 1) / ACTS * ACTS;
-        for (int64_t r = 0; r < n_row; r += ROWS) {
-            int n_r = (int)(n_row - r < ROWS ? n_row - r : ROWS);
-            memset(acc, 0, sizeof acc[0] * (size_t)tile.n);
+        for (int64_t span = 0; span < n_row; span += BLOCKS * ROWS) {
+            int n_span = (int)(n_row - span < BLOCKS * ROWS ? n_row - span : BLOCKS * ROWS);
+            int n_block = (n_span + ROWS - 1) / ROWS;
+            for (int b = 0; b < n_block; b++) memset(acc[b], 0, sizeof acc[b][0] * (size_t)tile.n);
+            prefetch(w, row + span, n_span, 0);
             for (int64_t col = 0; col < w->n_col; col += COLS) {
-                for (int p = 0; p < PANELS; p++) {
-                    int left = n_r - p * PANEL_ROWS, n = left < PANEL_ROWS ? left : PANEL_ROWS;
-                    if (n > 0) make_panel(unpack, w, row + r + p * PANEL_ROWS, n, col, &panel[p]);
-                    else if (!col) memset(&panel[p], 0, sizeof panel[p]);
-                }
                 for (int i = 0; i < tile.n; i++) {
                     int64_t from = first + (i < n_act ? i : n_act - 1), at = x_row ? x_row[from] : from;
                     at = at * x->stride + col;
@@ -336,11 +448,27 @@ void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
                     tile.scale[i] = x->scale + at / (is_32 ? 32 : 256);
                     tile.sum[i] = x->sum + at / 16;
                     if (is_32) tile.sum32[i] = x->sum32 + at / 32;
+                    if (run) find_centre(tile.q[i], unpack->offset, run, centre[i]);
                 }
-                multiply(panel, group_bits, &tile);
+                for (int b = 0; b < n_block; b++) {
+                    int64_t r = span + b * ROWS;
+                    int n_r = n_span - b * ROWS < ROWS ? n_span - b * ROWS : ROWS;
+                    prefetch(w, row + r, n_r, col + COLS);
+                    for (int p = 0; p < PANELS; p++) {
+                        int left = n_r - p * PANEL_ROWS, n = left < PANEL_ROWS ? left : PANEL_ROWS;
+                        if (n > 0) make_panel(unpack, w, row + r + p * PANEL_ROWS, n, col, &panel[p]);
+                        else memset(&panel[p], 0, sizeof panel[p]);
+                    }
+                    tile.acc = acc[b];
+                    multiply(panel, group_bits, &tile);
+                }
             }
             for (int i = 0; i < n_act; i++)
-                memcpy(y + (first + i) * y_stride + r, acc[i], sizeof(float) * (size_t)n_r);
+                for (int b = 0; b < n_block; b++) {
+                    int n_r = n_span - b * ROWS < ROWS ? n_span - b * ROWS : ROWS;
+                    memcpy(y + (first + i) * y_stride + span + b * ROWS, acc[b][i],
+                           sizeof(float) * (size_t)n_r);
+                }
         }
         first += n_act;
     }

@@ -23,7 +23,7 @@ mote_status mote_encode(enum mote_format format, const float *x, int64_t n_row, 
                         const float *importance, void *out);
 
 /* MLX affine: codes[n_row][n_col*bits/8] (bit stream), scale and bias [n_row][n_col/group] as scale_format. */
-mote_status mote_encode_affine(int bits, int group, enum mote_format scale_format, const float *x, int64_t n_row,
-                               int64_t n_col, void *codes, void *scale, void *bias);
+mote_status mote_encode_affine(int bits, int group, enum mote_format scale_format, const float *x,
+                               int64_t n_row, int64_t n_col, void *codes, void *scale, void *bias);
 
 #endif

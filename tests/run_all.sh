@@ -1,5 +1,5 @@
 #!/bin/sh
-# Usage: tests/run.sh BUILD [BUILD-SAN]: run everything that `make test` runs and count it.
+# Usage: tests/run_all.sh BUILD [BUILD-SAN]: run everything that `make test` runs and count it.
 # A line per program; the closing line is "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 build=$1 san=$2
