@@ -35,7 +35,7 @@ struct panel {
 
 /* One column tile of the activation rows in work. Rows past the end repeat the last one. */
 struct act_tile {
-    const int8_t *q[ACT_TILE];    /* [256] */
+    int8_t (*q)[COLS];            /* [ACT_TILE]: copied: rows a power of two apart share few cache sets */
     const float *scale[ACT_TILE]; /* I8_32: [8]; I8_256: [1] */
     const int16_t *sum[ACT_TILE]; /* [16] */
     const float *sum32[ACT_TILE]; /* I8_32: [8] */
@@ -138,7 +138,7 @@ MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct
         _Alignas(32) float sums[ACTS][16];
         __m256 acc[PANELS][ACTS];
         start(x, i, step, is_32, kind, sums, acc);
-        const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
+        const int8_t *q = x->q[i];
         for (int s = 0; s < COLS / step; s++) {
             __m256i wide[PANELS][ACTS];
             MOTE_UNROLL for (int k = 0; k < step / 4 / run; k++)
@@ -147,15 +147,16 @@ MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct
                 int quad = s * (step / 4) + k * run;
                 MOTE_UNROLL for (int t = 0; t < run; t++)
                 {
-                    __m256i b[ACTS] = {mote_broadcast_u32(q0 + 4 * (quad + t)),
-                                       mote_broadcast_u32(q1 + 4 * (quad + t)),
-                                       mote_broadcast_u32(q2 + 4 * (quad + t))};
-                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+                    const int at = 4 * (quad + t);
+                    __m256i c[PANELS];
+                    MOTE_UNROLL for (int p = 0; p < PANELS; p++) c[p] =
+                        _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
+                    MOTE_UNROLL for (int a = 0; a < ACTS; a++)
                     {
-                        __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
-                        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                        __m256i b = mote_broadcast_u32(q + a * COLS + at);
+                        MOTE_UNROLL for (int p = 0; p < PANELS; p++)
                         {
-                            __m256i m = _mm256_maddubs_epi16(c, b[a]);
+                            __m256i m = _mm256_maddubs_epi16(c[p], b);
                             narrow[p][a] = t ? _mm256_add_epi16(narrow[p][a], m) : m;
                             MOTE_KEEP(narrow[p][a]);
                         }
@@ -205,7 +206,7 @@ MOTE_INLINE void product_centred(const struct panel *panel, int group_bits, cons
     for (int i = 0; i < x->n; i += ACTS) {
         __m256 acc[PANELS][ACTS];
         start(x, i, step, is_32, CODE_ONLY, NULL, acc);
-        const int8_t *q0 = x->q[i], *q1 = x->q[i + 1], *q2 = x->q[i + 2];
+        const int8_t *q = x->q[i];
         for (int s = 0; s < COLS / step; s++) {
             const int32_t *centre = x->centre[i] + s * (step / 8);
             __m256i wide[PANELS][ACTS];
@@ -216,15 +217,16 @@ MOTE_INLINE void product_centred(const struct panel *panel, int group_bits, cons
                 MOTE_UNROLL for (int t = 0; t < run; t++)
                 {
                     if (k * run + t >= step / 4) break;
-                    __m256i b[ACTS] = {mote_broadcast_u32(q0 + 4 * (quad + t)),
-                                       mote_broadcast_u32(q1 + 4 * (quad + t)),
-                                       mote_broadcast_u32(q2 + 4 * (quad + t))};
-                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
+                    const int at = 4 * (quad + t);
+                    __m256i c[PANELS];
+                    MOTE_UNROLL for (int p = 0; p < PANELS; p++) c[p] =
+                        _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
+                    MOTE_UNROLL for (int a = 0; a < ACTS; a++)
                     {
-                        __m256i c = _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
-                        MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                        __m256i b = mote_broadcast_u32(q + a * COLS + at);
+                        MOTE_UNROLL for (int p = 0; p < PANELS; p++)
                         {
-                            __m256i m = _mm256_maddubs_epi16(c, b[a]);
+                            __m256i m = _mm256_maddubs_epi16(c[p], b);
                             narrow[p][a] = t ? _mm256_add_epi16(narrow[p][a], m) : m;
                             MOTE_KEEP(narrow[p][a]);
                         }
@@ -429,8 +431,9 @@ void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
     int group_bits = __builtin_ctz((unsigned)unpack->group);
     struct panel panel[PANELS];
     _Alignas(64) float acc[BLOCKS][ACT_TILE][ROWS];
+    _Alignas(64) int8_t q[ACT_TILE][COLS];
     _Alignas(64) int32_t centre[ACT_TILE][COLS / 8];
-    struct act_tile tile = {.centre = centre, .offset = (float)unpack->offset};
+    struct act_tile tile = {.q = q, .centre = centre, .offset = (float)unpack->offset};
     int64_t n_tile = (n_x + ACT_TILE - 1) / ACT_TILE;
     for (int64_t t = 0, first = 0; t < n_tile; t++) { /* tiles of even size */
         int n_act = (int)((n_x - first) / (n_tile - t));
@@ -444,11 +447,11 @@ void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
                 for (int i = 0; i < tile.n; i++) {
                     int64_t from = first + (i < n_act ? i : n_act - 1), at = x_row ? x_row[from] : from;
                     at = at * x->stride + col;
-                    tile.q[i] = x->q + at;
+                    memcpy(q[i], x->q + at, sizeof q[i]);
                     tile.scale[i] = x->scale + at / (is_32 ? 32 : 256);
                     tile.sum[i] = x->sum + at / 16;
                     if (is_32) tile.sum32[i] = x->sum32 + at / 32;
-                    if (run) find_centre(tile.q[i], unpack->offset, run, centre[i]);
+                    if (run) find_centre(q[i], unpack->offset, run, centre[i]);
                 }
                 for (int b = 0; b < n_block; b++) {
                     int64_t r = span + b * ROWS;
