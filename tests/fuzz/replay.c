@@ -139,6 +139,9 @@ static void replay(const char *path)
 
 int main(int argc, char **argv)
 {
+    /* What a target keeps from one input to the next is made now, before memory is counted. */
+    LLVMFuzzerTestOneInput((const uint8_t *)"", 0);
+    LLVMFuzzerTestOneInput((const uint8_t *)"x", 1);
     if (getenv("MOTE_FUZZ_MUTATIONS")) n_mutation = atol(getenv("MOTE_FUZZ_MUTATIONS"));
     for (int i = 1; i < argc; i++) replay(argv[i]);
     printf("%ld seeds, %ld inputs\n", n_seed, n_run);
