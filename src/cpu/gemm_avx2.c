@@ -424,6 +424,14 @@ static void prefetch(const struct mote_matrix *w, int64_t row, int64_t n, int64_
     }
 }
 
+/* Rows of activations lie apart, more of them than a second-level cache holds: the copy would wait for each. */
+static void prefetch_codes(const struct mote_act *x, int64_t row, int64_t col)
+{
+    if (col >= x->n_col) return;
+    const char *p = (const char *)x->q + row * x->stride + col;
+    MOTE_UNROLL for (int k = 0; k < COLS; k += 64) _mm_prefetch(p + k, _MM_HINT_T1);
+}
+
 void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
 {
     int is_32 = x->type == MOTE_ACT_I8_32, run = centred_run(unpack);
@@ -441,11 +449,13 @@ void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
         for (int64_t span = 0; span < n_row; span += BLOCKS * ROWS) {
             int n_span = (int)(n_row - span < BLOCKS * ROWS ? n_row - span : BLOCKS * ROWS);
             int n_block = (n_span + ROWS - 1) / ROWS;
-            for (int b = 0; b < n_block; b++) memset(acc[b], 0, sizeof acc[b][0] * (size_t)tile.n);
             prefetch(w, row + span, n_span, 0);
+            for (int64_t i = first; i < first + n_act; i++) prefetch_codes(x, x_row ? x_row[i] : i, 0);
+            for (int b = 0; b < n_block; b++) memset(acc[b], 0, sizeof acc[b][0] * (size_t)tile.n);
             for (int64_t col = 0; col < w->n_col; col += COLS) {
                 for (int i = 0; i < tile.n; i++) {
                     int64_t from = first + (i < n_act ? i : n_act - 1), at = x_row ? x_row[from] : from;
+                    prefetch_codes(x, at, col + COLS);
                     at = at * x->stride + col;
                     memcpy(q[i], x->q + at, sizeof q[i]);
                     tile.scale[i] = x->scale + at / (is_32 ? 32 : 256);
