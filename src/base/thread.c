@@ -2,31 +2,42 @@
 #define _GNU_SOURCE
 #include "base/thread.h"
 
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-enum {
-    SPINS = 20000
-}; /* about 50 us: longer than the gaps inside a decode step, shorter than a time slice */
+/* Waits are short inside a decode step: spin for some 20 to 50 us, then sleep. A thread that spins on uses up its share
+ * of a busy machine's time and is not running when it is needed: one that sleeps is let in at once. */
+enum { SPINS = 1000 };
+
+/* A number that others wait for a change of (futex). */
+struct event {
+    _Atomic unsigned value;
+    _Atomic int sleepers;
+};
+_Static_assert(sizeof(_Atomic unsigned) == 4, "a futex is 4 bytes");
+
+struct worker {
+    struct mote_pool *pool;
+    int index;
+};
 
 struct mote_pool {
     int n_thread;
-    pthread_t *thread; /* [n_thread - 1] */
-    struct worker {
-        struct mote_pool *pool;
-        int index;
-    } * worker;
+    pthread_t *thread;     /* [n_thread - 1] */
+    struct worker *worker; /* [n_thread] */
     mote_job_fn *fn;
     void *context;
-    _Atomic unsigned job;  /* number of the current job; workers wait for it to change */
-    _Atomic int running;   /* workers that have not finished it */
-    _Atomic int sleepers;  /* workers on the condition variable */
-    _Atomic int arrived;   /* barrier */
-    _Atomic unsigned turn; /* barrier */
+    struct event job;    /* a new job is there */
+    struct event done;   /* the last worker has finished it */
+    struct event turn;   /* barrier: all have come */
+    _Atomic int running; /* workers that have not finished the job */
+    _Atomic int arrived; /* barrier */
     _Atomic int stop;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
 };
 
 static inline void relax(void)
@@ -36,6 +47,27 @@ static inline void relax(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+static void event_wait(struct event *event, unsigned seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&event->value, memory_order_acquire) != seen) return;
+        relax();
+    }
+    while (atomic_load(&event->value) == seen) {
+        /* Counted before the kernel compares: who raises after that comparison sees the count and wakes. */
+        atomic_fetch_add(&event->sleepers, 1);
+        syscall(SYS_futex, &event->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        atomic_fetch_sub(&event->sleepers, 1);
+    }
+}
+
+static void event_raise(struct event *event)
+{
+    atomic_fetch_add(&event->value, 1);
+    if (atomic_load(&event->sleepers))
+        syscall(SYS_futex, &event->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 int mote_cpu_count(void)
@@ -52,34 +84,11 @@ static void *worker_main(void *argument)
 {
     struct worker *self = argument;
     struct mote_pool *pool = self->pool;
-    unsigned seen = 0;
-    for (;;) {
-        int spins = 0;
-        while (atomic_load_explicit(&pool->job, memory_order_acquire) == seen) {
-            if (++spins < SPINS) {
-                relax();
-                continue;
-            }
-            pthread_mutex_lock(&pool->lock);
-            atomic_fetch_add(&pool->sleepers, 1);
-            while (atomic_load(&pool->job) == seen) pthread_cond_wait(&pool->wake, &pool->lock);
-            atomic_fetch_sub(&pool->sleepers, 1);
-            pthread_mutex_unlock(&pool->lock);
-        }
-        seen = atomic_load(&pool->job);
+    for (unsigned seen = 0;; seen++) { /* a job starts only after the one before it is done: none is missed */
+        event_wait(&pool->job, seen);
         if (atomic_load(&pool->stop)) return NULL;
         pool->fn(pool->context, self->index, pool->n_thread);
-        atomic_fetch_sub_explicit(&pool->running, 1, memory_order_release);
-    }
-}
-
-static void start_job(struct mote_pool *pool)
-{
-    atomic_fetch_add(&pool->job, 1);
-    if (atomic_load(&pool->sleepers)) {
-        pthread_mutex_lock(&pool->lock);
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->lock);
+        if (atomic_fetch_sub(&pool->running, 1) == 1) event_raise(&pool->done);
     }
 }
 
@@ -91,8 +100,6 @@ mote_status mote_pool_create(int n_thread, struct mote_pool **out)
     struct mote_pool *pool;
     TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, 1, sizeof *pool, &pool));
     pool->n_thread = n_thread;
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->wake, NULL);
     int started = 0;
     mote_status status;
     TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, (size_t)n_thread, sizeof *pool->thread, &pool->thread),
@@ -120,10 +127,8 @@ void mote_pool_destroy(struct mote_pool *pool)
 {
     if (!pool) return;
     atomic_store(&pool->stop, 1);
-    start_job(pool);
+    event_raise(&pool->job);
     for (int i = 1; i < pool->n_thread; i++) pthread_join(pool->thread[i - 1], NULL);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->lock);
     mote_mem_free(pool->thread);
     mote_mem_free(pool->worker);
     mote_mem_free(pool);
@@ -138,27 +143,24 @@ void mote_pool_run(struct mote_pool *pool, mote_job_fn *fn, void *context)
 {
     pool->fn = fn;
     pool->context = context;
-    if (pool->n_thread > 1) {
-        atomic_store(&pool->running, pool->n_thread - 1);
-        start_job(pool);
+    if (pool->n_thread == 1) {
+        fn(context, 0, 1);
+        return;
     }
+    unsigned seen = atomic_load(&pool->done.value);
+    atomic_store(&pool->running, pool->n_thread - 1);
+    event_raise(&pool->job);
     fn(context, 0, pool->n_thread);
-    for (int spins = 0; atomic_load_explicit(&pool->running, memory_order_acquire) > 0; spins++) {
-        if (spins < SPINS) relax();
-        else sched_yield();
-    }
+    event_wait(&pool->done, seen);
 }
 
 void mote_pool_barrier(struct mote_pool *pool)
 {
-    unsigned turn = atomic_load(&pool->turn);
+    unsigned seen = atomic_load(&pool->turn.value);
     if (atomic_fetch_add(&pool->arrived, 1) == pool->n_thread - 1) {
         atomic_store(&pool->arrived, 0);
-        atomic_fetch_add(&pool->turn, 1);
-        return;
-    }
-    for (int spins = 0; atomic_load_explicit(&pool->turn, memory_order_acquire) == turn; spins++) {
-        if (spins < SPINS) relax();
-        else sched_yield();
+        event_raise(&pool->turn);
+    } else {
+        event_wait(&pool->turn, seen);
     }
 }

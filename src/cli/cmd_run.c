@@ -87,7 +87,7 @@ static int run(const struct command *self, int argc, char **argv)
     if (answer.length && answer.text[answer.length - 1] != '\n' && isatty(STDOUT_FILENO)) putchar('\n');
     fflush(stdout);
     if (!quiet && answer.n_prompt && answer.prompt_seconds > 0) {
-        if (isatty(STDOUT_FILENO) || isatty(STDERR_FILENO)) fputc('\n', stderr);
+        fputc('\n', stderr);
         answer_timings(model, &answer, bandwidth);
     }
     code = status == MOTE_OK ? answer.cut ? EXIT_INTERRUPTED : EXIT_DONE : report(self, status);
