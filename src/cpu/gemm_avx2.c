@@ -467,6 +467,8 @@ void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
                     int64_t r = span + b * ROWS;
                     int n_r = n_span - b * ROWS < ROWS ? n_span - b * ROWS : ROWS;
                     prefetch(w, row + r, n_r, col + COLS);
+                    int64_t below = n_row - (r + BLOCKS * ROWS); /* of the span after this one */
+                    prefetch(w, row + r + BLOCKS * ROWS, below < n_r ? below : n_r, col);
                     for (int p = 0; p < PANELS; p++) {
                         int left = n_r - p * PANEL_ROWS, n = left < PANEL_ROWS ? left : PANEL_ROWS;
                         if (n > 0) make_panel(unpack, w, row + r + p * PANEL_ROWS, n, col, &panel[p]);
