@@ -56,11 +56,6 @@ void mote_budget_destroy(struct mote_budget *budget)
     mote_mem_free(budget);
 }
 
-size_t mote_budget_limit(const struct mote_budget *budget)
-{
-    return budget->limit;
-}
-
 size_t mote_budget_used(const struct mote_budget *budget, enum mote_mem_kind kind)
 {
     return atomic_load(&budget->used[kind]);

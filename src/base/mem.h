@@ -33,7 +33,6 @@ struct mote_budget; /* opaque, thread-safe */
 /* limit: bytes, 0 for none. */
 mote_status mote_budget_create(size_t limit, struct mote_budget **out);
 void mote_budget_destroy(struct mote_budget *budget); /* NULL is fine; everything taken must be freed first */
-size_t mote_budget_limit(const struct mote_budget *budget);
 size_t mote_budget_used(const struct mote_budget *budget, enum mote_mem_kind kind);
 size_t mote_budget_total(const struct mote_budget *budget); /* live bytes of all kinds */
 size_t mote_budget_peak(const struct mote_budget *budget);  /* highest total so far */
