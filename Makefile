@@ -18,7 +18,7 @@ OPT ?= -O2 -g
 KERNEL_OPT := -O3
 endif
 
-LAYERS := base quant file text cpu backend model engine api
+LAYERS := base quant file text cpu cuda backend model engine api
 LIB_SRC := $(foreach d,$(LAYERS),$(wildcard src/$(d)/*.c))
 CLI_SRC := $(wildcard src/cli/*.c)
 # The sanitizer build takes the kernels of an instruction set from the plain build: instrumented, their unrolled texts
@@ -26,6 +26,9 @@ CLI_SRC := $(wildcard src/cli/*.c)
 ISA_SRC := $(filter %_avx2.c %_avx512.c,$(LIB_SRC))
 PLAIN := $(if $(SAN),build,$(B))
 LIB_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SRC),$(LIB_SRC))) $(ISA_SRC:%.c=$(PLAIN)/%.o)
+# Device code travels inside the library as text (cuda/kernel_text.h) and is compiled where it runs.
+KERNEL_TEXT := $(if $(filter cuda,$(LAYERS)),$(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh)) $(wildcard src/cuda/layout.h))
+LIB_OBJ += $(if $(filter cuda,$(LAYERS)),$(B)/src/cuda/kernel_text_data.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
 TEST_SRC := $(wildcard tests/test_*.c)
 TEST_SUPPORT := $(filter-out $(TEST_SRC) tests/bench_%,$(wildcard tests/*.c))
@@ -64,6 +67,17 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,cc)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c $< -o $@
+
+# A C array of the kernel texts: every line a string literal. The folder is named too: it changes when a text goes.
+$(B)/src/cuda/kernel_text_data.c: $(KERNEL_TEXT) src/cuda/kernels tools/embed.sh
+	@mkdir -p $(@D)
+	$(call say,embed)
+	$(Q)tools/embed.sh $(KERNEL_TEXT) >$@.new && mv $@.new $@
+
+# ISO C promises 4095 characters in a literal; gcc and clang have no such limit.
+$(B)/src/cuda/kernel_text_data.o: $(B)/src/cuda/kernel_text_data.c
+	$(call say,cc)
+	$(Q)$(CC) $(CFLAGS_ALL) -Wno-overlength-strings -MMD -MP -c $< -o $@
 
 $(B)/libmote.a: $(LIB_OBJ)
 	@rm -f $@

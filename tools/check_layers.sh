@@ -19,9 +19,10 @@ check quant base
 check file base quant
 check text base
 check cpu base quant
-check backend base quant cpu
+check cuda base quant
+check backend base quant cpu cuda
 check model base quant file cpu backend
 check engine base quant file text cpu backend model
-check api base quant file text cpu backend model engine
+check api base quant file text cpu cuda backend model engine
 check cli base
 exit $bad
