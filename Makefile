@@ -27,7 +27,7 @@ ISA_SRC := $(filter %_avx2.c %_avx512.c,$(LIB_SRC))
 PLAIN := $(if $(SAN),build,$(B))
 LIB_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SRC),$(LIB_SRC))) $(ISA_SRC:%.c=$(PLAIN)/%.o)
 # Device code travels inside the library as text (cuda/kernel_text.h) and is compiled where it runs.
-KERNEL_TEXT := $(if $(filter cuda,$(LAYERS)),$(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh)) $(wildcard src/cuda/layout.h))
+KERNEL_TEXT := $(if $(filter cuda,$(LAYERS)),$(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh)) $(wildcard src/cuda/layout.h src/cuda/step.h))
 LIB_OBJ += $(if $(filter cuda,$(LAYERS)),$(B)/src/cuda/kernel_text_data.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
 TEST_SRC := $(wildcard tests/test_*.c)

@@ -1,0 +1,35 @@
+// act.cuh: activations in 16-bit integers (struct mote_step_act in cuda/step.h) as kernels write them.
+//
+// Owns: the rounding of 32 columns and where they lie. Does not own: what the columns are (norm, attention, experts).
+// One idea: a lane holds a column, so that a warp quantises 32 columns in two reductions and writes them coalesced.
+#pragma once
+#include "step.h"
+
+// x = scale * q with scale = amax / 32512, q in [-32512, 32512]; q = 256 hi + lo, lo in [-128, 127]. All 32 lanes call
+// it with x of their own column; q [2: hi, lo][32], scale [1], sum [2: of 16 columns]. NaN or infinity among the 32
+// makes the scale so, and with it every product.
+__device__ __forceinline__ void quantise32(float x, int lane, signed char *q, float *scale, int *sum)
+{
+    // As integers, magnitudes of floats keep their order and NaN is above all.
+    float amax = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x) & 0x7fffffffu));
+    int is_zero = amax < 1e-30f; // the inverse would overflow
+    int code = is_zero ? 0 : __float2int_rn(x * (32512.0f / amax));
+    int hi = (code + 128) >> 8;
+    q[lane] = (signed char)hi;
+    q[32 + lane] = (signed char)(code - 256 * hi);
+    int all = __reduce_add_sync(0xffffffffu, code);
+    int first = __reduce_add_sync(0xffffffffu, lane < 16 ? code : 0);
+    if (lane == 0) {
+        *scale = is_zero ? 0 : amax * (1.0f / 32512.0f);
+        sum[0] = first;
+        sum[1] = all - first;
+    }
+}
+
+// The same for columns [32 block, + 32) of a row; n_block: blocks of 32 of a padded row (4 n_unit).
+__device__ __forceinline__ void quantise_block(const mote_step_act &act, int n_block, int row, int block,
+                                               float x, int lane)
+{
+    size_t at = (size_t)row * n_block + block;
+    quantise32(x, lane, act.q + at * 64, act.scale + at, act.sum + at * 2);
+}
