@@ -26,10 +26,9 @@ __device__ __forceinline__ void quantise32(float x, int lane, signed char *q, fl
     }
 }
 
-// The same for columns [32 block, + 32) of a row; n_block: blocks of 32 of a padded row (4 n_unit).
-__device__ __forceinline__ void quantise_block(const mote_step_act &act, int n_block, int row, int block,
-                                               float x, int lane)
+// The same for columns [32 block, + 32) of a row of n_unit units.
+__device__ __forceinline__ void quantise32(float x, const mote_step_act &act, int n_unit, int row, int block)
 {
-    size_t at = (size_t)row * n_block + block;
-    quantise32(x, lane, act.q + at * 64, act.scale + at, act.sum + at * 2);
+    size_t at = (size_t)row * (4 * n_unit) + block;
+    quantise32(x, threadIdx.x % 32, act.q + at * 64, act.scale + at, act.sum + at * 2);
 }
