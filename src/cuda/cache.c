@@ -228,6 +228,7 @@ mote_status mote_cache_write(const char *name, const struct mote_cubin *cubin)
     int file = mkostemp(temporary, O_CLOEXEC);
     FAIL_IF(file < 0, MOTE_IO, "kernel cache: cannot write %s: %s", temporary, strerror(errno));
     int failed = write_all(file, cubin->memory, cubin->memory_size);
+    failed |= fchmod(file, 0644); /* mkostemp makes it the owner's alone */
     failed |= close(file);
     failed = failed || rename(temporary, path);
     if (failed) {

@@ -274,7 +274,8 @@ mote_status mote_cubin_make(const char *arch, const struct mote_cuda_unit *unit,
     }
     mote_status status = compile(nvrtc, unit->text, &texts, &options, &key, out);
     if (status != MOTE_OK)
-        return mote_context(status, "%s (%s) for %s", unit->text, unit->define ? unit->define : "", arch);
+        return mote_context(status, "%s for %s (%s)", unit->text, arch,
+                            unit->define && *unit->define ? unit->define : "no constants");
     if (mote_cache_write(name, out) != MOTE_OK) warn_unwritable();
     return MOTE_OK;
 }

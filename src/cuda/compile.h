@@ -12,5 +12,8 @@
 
 /* Thread-safe. Errors as mote_cuda_load's. */
 mote_status mote_cubin_make(const char *arch, const struct mote_cuda_unit *unit, struct mote_cubin *out);
+/* out[i] for unit[i], in parallel; all or, on failure, none. progress (may be NULL) is called on the calling thread. */
+mote_status mote_cubin_make_all(const char *arch, const struct mote_cuda_unit *unit, size_t n,
+                                struct mote_cubin *out, mote_cuda_progress_fn *progress, void *context);
 
 #endif

@@ -1,101 +1,14 @@
-/* module.c: units to loaded modules, in parallel, and kernels out of modules. See cuda.h. */
-#define _GNU_SOURCE
-#include <pthread.h>
+/* module.c: units to loaded modules, and kernels out of modules. See cuda.h. */
 #include <stdio.h>
 #include <string.h>
 
-#include "base/thread.h"
 #include "cuda/compile.h"
 #include "cuda/device.h"
-
-enum { MAX_WORKER = 128 };
 
 struct mote_cuda_module {
     void *handle;
     char text[32]; /* the unit's, for messages */
 };
-
-/* ---- many units at once ---- */
-
-struct job {
-    const char *arch;
-    const struct mote_cuda_unit *unit; /* [n] */
-    struct mote_cubin *cubin;          /* [n] */
-    struct mote_chunks chunks;
-    mote_cuda_progress_fn *progress;
-    void *progress_context;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t change;
-    size_t n, done, cached;
-    int working; /* workers that are not through */
-    mote_status status;
-    char message[2048]; /* of the first failure */
-};
-
-/* Worker 0 is the caller: it only tells how far the others are, so that progress is heard on the caller's thread. */
-static void tell(struct job *job)
-{
-    size_t told = 0;
-    pthread_mutex_lock(&job->lock);
-    while (job->working) {
-        pthread_cond_wait(&job->change, &job->lock);
-        if (!job->progress || job->done == told) continue;
-        size_t cached = job->cached;
-        told = job->done;
-        pthread_mutex_unlock(&job->lock);
-        job->progress(job->progress_context, told, job->n, cached);
-        pthread_mutex_lock(&job->lock);
-    }
-    pthread_mutex_unlock(&job->lock);
-    if (job->progress && job->done != told)
-        job->progress(job->progress_context, job->done, job->n, job->cached);
-}
-
-static void build_some(void *context, int worker, int n_worker)
-{
-    struct job *job = context;
-    (void)n_worker;
-    if (worker == 0) {
-        tell(job);
-        return;
-    }
-    int64_t begin, end;
-    while (mote_next_chunk(&job->chunks, &begin, &end)) {
-        mote_status status = mote_cubin_make(job->arch, &job->unit[begin], &job->cubin[begin]);
-        pthread_mutex_lock(&job->lock);
-        if (status != MOTE_OK && job->status == MOTE_OK) {
-            job->status = status;
-            snprintf(job->message, sizeof job->message, "%s", mote_error());
-        }
-        job->done++;
-        job->cached += job->cubin[begin].cached != 0;
-        int stop = job->status != MOTE_OK;
-        pthread_cond_signal(&job->change);
-        pthread_mutex_unlock(&job->lock);
-        if (stop) break;
-    }
-    pthread_mutex_lock(&job->lock);
-    job->working--;
-    pthread_cond_signal(&job->change);
-    pthread_mutex_unlock(&job->lock);
-}
-
-static mote_status build_all(struct job *job)
-{
-    int n_worker = mote_cpu_count() < MAX_WORKER ? mote_cpu_count() : MAX_WORKER;
-    if (job->n < (size_t)n_worker) n_worker = (int)job->n;
-    struct mote_pool *pool;
-    TRY(mote_pool_create(n_worker + 1, &pool));
-    pthread_mutex_init(&job->lock, NULL);
-    pthread_cond_init(&job->change, NULL);
-    mote_chunks_init(&job->chunks, (int64_t)job->n, 1);
-    job->working = n_worker;
-    mote_pool_run(pool, build_some, job);
-    mote_pool_destroy(pool);
-    pthread_cond_destroy(&job->change);
-    pthread_mutex_destroy(&job->lock);
-    return job->status == MOTE_OK ? MOTE_OK : mote_fail(job->status, "%s", job->message);
-}
 
 static mote_status load_one(struct mote_cuda *cuda, const struct mote_cuda_unit *unit,
                             const struct mote_cubin *cubin, struct mote_cuda_module **out)
@@ -122,23 +35,19 @@ mote_status mote_cuda_load(struct mote_cuda *cuda, const struct mote_cuda_unit *
 {
     for (size_t i = 0; i < n_unit; i++) out[i] = NULL;
     if (!n_unit) return MOTE_OK;
-    struct job job = {.arch = cuda->info.arch,
-                      .unit = unit,
-                      .n = n_unit,
-                      .progress = progress,
-                      .progress_context = context};
-    TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n_unit, sizeof *job.cubin, &job.cubin));
-    mote_status status = build_all(&job);
+    struct mote_cubin *cubin;
+    TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n_unit, sizeof *cubin, &cubin));
+    mote_status status = mote_cubin_make_all(cuda->info.arch, unit, n_unit, cubin, progress, context);
     if (status == MOTE_OK) status = mote_cuda_use(cuda);
     for (size_t i = 0; i < n_unit && status == MOTE_OK; i++)
-        status = load_one(cuda, &unit[i], &job.cubin[i], &out[i]);
+        status = load_one(cuda, &unit[i], &cubin[i], &out[i]);
     for (size_t i = 0; i < n_unit; i++) {
-        mote_cubin_free(&job.cubin[i]);
+        mote_cubin_free(&cubin[i]);
         if (status == MOTE_OK) continue;
         mote_cuda_unload(cuda, out[i]);
         out[i] = NULL;
     }
-    mote_mem_free(job.cubin);
+    mote_mem_free(cubin);
     return status;
 }
 
