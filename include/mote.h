@@ -294,6 +294,47 @@ struct mote_bench_options {
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,
                                 mote_bench_fn *fn, void *context);
 
+/* ---- 7. devices and their kernels ---- */
+
+struct mote_device_info {
+    size_t struct_size;
+    char id[16];      /* "cpu", "cuda:0" */
+    char name[128];   /* "NVIDIA H200" */
+    char arch[16];    /* what kernels are made for: "avx2", "sm_90a" */
+    int n_unit;       /* threads of this process, or multiprocessors */
+    uint64_t memory;  /* bytes in all */
+    uint64_t free;    /* bytes that are free now; 0 on a GPU when not measured */
+    double bandwidth; /* bytes per second of plain reads; 0: not measured */
+    char fault[512];  /* why it cannot be used; "": it can */
+};
+/* The CPU is device 0, NVIDIA devices that the driver knows follow. */
+MOTE_API int mote_device_count(void);
+/* measure: opens the device (and compiles a kernel where the cache lacks it) and reads a GiB or two some times over:
+ * about a third of a second. What goes wrong there is `fault`, not a failure. MOTE_ARGUMENT: there is no such device. */
+MOTE_API mote_status mote_device_describe(int index, int measure, struct mote_device_info *out);
+
+/* What kernels of NVIDIA devices need, and where compiled ones are kept. */
+struct mote_cuda_support {
+    size_t struct_size;
+    int driver, nvrtc;      /* CUDA versions, 13000 for 13.0; 0: not found */
+    char driver_fault[512]; /* why the driver cannot be used; "": it can */
+    char nvrtc_fault[512];  /* likewise for the compiler */
+    char cache[1024];       /* folder */
+    uint64_t cache_byte, cache_entry;
+};
+MOTE_API mote_status mote_cuda_support(struct mote_cuda_support *out);
+
+struct mote_kernel_row {
+    const char *arch, *text, *what, *kernel; /* "sm_90a", "decode.cu", "q4_k", the kernel's name */
+    int registers;                           /* of a thread */
+    int shared, spill, stack; /* bytes: static of a block; of a thread: stored and loaded again, frame */
+};
+typedef void mote_kernel_fn(void *context, const struct mote_kernel_row *row);
+/* Compile representative kernels into the cache, on all CPUs; no device is needed. arch: "sm_80", "sm_89", "sm_90a",
+ * "sm_120", ...; NULL: the first device's. MOTE_DEVICE with the compiler's words, MOTE_NOT_FOUND without a compiler. */
+MOTE_API mote_status mote_kernels_build(const char *arch, mote_progress_fn *progress, void *progress_context,
+                                        mote_kernel_fn *fn, void *context);
+
 #ifdef __cplusplus
 }
 #endif

@@ -21,16 +21,23 @@ struct command {
 };
 
 extern const struct command command_run, command_chat, command_inspect, command_plan, command_quantize,
-    command_perplexity, command_parity, command_imatrix, command_synth, command_bench;
+    command_perplexity, command_parity, command_imatrix, command_synth, command_bench, command_info,
+    command_kernels;
 
 /* ---- options: a table per command ---- */
-enum option_kind { OPTION_FLAG, OPTION_INT, OPTION_FLOAT, OPTION_TEXT, OPTION_SIZE };
+enum option_kind { OPTION_FLAG, OPTION_INT, OPTION_FLOAT, OPTION_TEXT, OPTION_SIZE, OPTION_TEXTS };
+
+/* Of an option that may be given several times. */
+struct option_texts {
+    const char *text[16];
+    int n;
+};
 
 struct option_row {
     char letter;      /* 0: none */
     const char *name; /* without dashes; NULL ends the table */
     enum option_kind kind;
-    void *value; /* int *, int64_t *, double *, const char **, uint64_t * */
+    void *value; /* int *, int64_t *, double *, const char **, uint64_t *, struct option_texts * */
     const char *help;
 };
 

@@ -7,8 +7,9 @@
 #include "cli/cli.h"
 
 static const struct command *const commands[] = {
-    &command_run,        &command_chat,   &command_inspect, &command_plan,  &command_quantize,
-    &command_perplexity, &command_parity, &command_imatrix, &command_synth, &command_bench,
+    &command_run,      &command_chat,       &command_inspect, &command_plan,
+    &command_quantize, &command_perplexity, &command_parity,  &command_imatrix,
+    &command_synth,    &command_bench,      &command_info,    &command_kernels,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

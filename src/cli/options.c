@@ -19,7 +19,7 @@ static void show_help(const struct command *command, const struct option_row *ta
 {
     printf("usage: mote %s %s\n%s\n\n", command->name, command->usage, command->summary);
     for (const struct option_row *row = table; row->name; row++) {
-        static const char *const value[] = {"", " N", " X", " TEXT", " SIZE"};
+        static const char *const value[] = {"", " N", " X", " TEXT", " SIZE", " TEXT"};
         char left[64];
         snprintf(left, sizeof left, "--%s%s", row->name, value[row->kind]);
         if (row->letter) printf("  -%c, %-24s %s\n", row->letter, left, row->help);
@@ -82,6 +82,15 @@ static int set_value(const struct command *command, const struct option_row *row
     switch (row->kind) {
     case OPTION_FLAG: *(int *)row->value = 1; return 0;
     case OPTION_TEXT: *(const char **)row->value = text; return 0;
+    case OPTION_TEXTS: {
+        struct option_texts *texts = row->value;
+        if (texts->n < (int)(sizeof texts->text / sizeof *texts->text)) {
+            texts->text[texts->n++] = text;
+            return 0;
+        }
+        usage_error(command, "--%s is given more than %d times", row->name, texts->n);
+        return -1;
+    }
     case OPTION_SIZE:
         if (parse_size(text, row->value) == 0) return 0;
         usage_error(command, "--%s %s: expected a size such as 6G or 512M", row->name, text);

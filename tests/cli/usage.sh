@@ -7,7 +7,7 @@ expect_code 2 "$mote" fly
 expect err "fly" "perplexity"
 expect_code 0 "$mote" --version
 expect out "mote 0."
-for c in run chat inspect plan quantize perplexity parity imatrix synth bench; do
+for c in run chat inspect plan quantize perplexity parity imatrix synth bench info kernels; do
     expect_code 0 "$mote" $c --help
     expect out "usage: mote $c"
     expect_code 2 "$mote" $c --no-such-option

@@ -1,0 +1,218 @@
+/* device_info.c: what can be computed on here, how fast its memory is, and kernels compiled ahead. See mote.h. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/handle.h"
+#include "base/cpu_tier.h"
+#include "base/thread.h"
+#include "cuda/compile.h"
+#include "cuda/unit_list.h"
+
+/* ---- bandwidth of an NVIDIA device ---- */
+
+enum { READ_BLOCK = 512, READ_LOADS = 8, READ_PASS = 12 };
+static const size_t read_most = (size_t)2 << 30, read_least = (size_t)64 << 20;
+
+struct reader {
+    struct mote_cuda *cuda;
+    struct mote_cuda_module *module;
+    struct mote_cuda_event *from, *to;
+    void *data, *seen; /* device memory */
+};
+
+static mote_status measure_with(struct reader *r, double *out)
+{
+    static const struct mote_cuda_unit unit = {"bandwidth.cu", ""};
+    struct mote_cuda_kernel kernel;
+    TRY(mote_cuda_load(r->cuda, &unit, 1, &r->module, NULL, NULL));
+    TRY(mote_cuda_kernel(r->cuda, r->module, "read_memory", 0, &kernel));
+    size_t left;
+    TRY(mote_cuda_free_bytes(r->cuda, &left));
+    struct mote_cuda_launch shape = {.grid = {2 * (unsigned)mote_cuda_info(r->cuda)->n_sm, 1, 1},
+                                     .block = READ_BLOCK};
+    size_t turn = (size_t)shape.grid[0] * READ_BLOCK * READ_LOADS * 16,
+           size = left / 2 < read_most ? left / 2 : read_most;
+    size -= size % turn;
+    FAIL_IF(size < read_least, MOTE_MEMORY, "%zu bytes are free: too few to measure bandwidth", left);
+    TRY(mote_cuda_alloc(r->cuda, size, &r->data));
+    TRY(mote_cuda_alloc(r->cuda, 16, &r->seen));
+    TRY(mote_cuda_fill(r->cuda, r->data, 0, size));
+    TRY(mote_cuda_event_create(r->cuda, &r->from));
+    TRY(mote_cuda_event_create(r->cuda, &r->to));
+    unsigned long long n = size / 16;
+    void *args[] = {&r->data, &n, &r->seen};
+    double best = 0;
+    for (int i = 0; i < READ_PASS; i++) { /* the best pass: clocks rise while it runs */
+        double seconds;
+        TRY(mote_cuda_event_record(r->cuda, r->from));
+        TRY(mote_cuda_launch(r->cuda, &kernel, &shape, args));
+        TRY(mote_cuda_event_record(r->cuda, r->to));
+        TRY(mote_cuda_event_seconds(r->cuda, r->from, r->to, &seconds));
+        if (i == 0 || seconds < best) best = seconds;
+    }
+    TRY(mote_cuda_sync(r->cuda));
+    *out = best > 0 ? (double)size / best : 0;
+    return MOTE_OK;
+}
+
+static mote_status measure_device(int index, struct mote_device_info *info)
+{
+    struct reader r = {0};
+    TRY(mote_cuda_open(index, &r.cuda));
+    info->free = mote_cuda_info(r.cuda)->free_bytes;
+    mote_status status = measure_with(&r, &info->bandwidth);
+    mote_cuda_event_destroy(r.cuda, r.from);
+    mote_cuda_event_destroy(r.cuda, r.to);
+    mote_cuda_free(r.cuda, r.data);
+    mote_cuda_free(r.cuda, r.seen);
+    mote_cuda_unload(r.cuda, r.module);
+    mote_cuda_close(r.cuda);
+    return status;
+}
+
+/* ---- devices ---- */
+
+static void cpu_name(char *out, size_t capacity)
+{
+    snprintf(out, capacity, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+            const char *at = strchr(line, ':') + 1;
+            at += strspn(at, " \t");
+            snprintf(out, capacity, "%.*s", (int)strcspn(at, "\n"), at);
+            break;
+        }
+    if (file) fclose(file);
+}
+
+static void describe_cpu(int measure, struct mote_device_info *info)
+{
+    enum mote_cpu_tier tier = MOTE_CPU_SCALAR;
+    long page = sysconf(_SC_PAGESIZE), all = sysconf(_SC_PHYS_PAGES), unused = sysconf(_SC_AVPHYS_PAGES);
+    snprintf(info->id, sizeof info->id, "cpu");
+    cpu_name(info->name, sizeof info->name);
+    info->n_unit = mote_cpu_count();
+    if (page > 0 && all > 0) info->memory = (uint64_t)all * (uint64_t)page;
+    if (page > 0 && unused > 0) info->free = (uint64_t)unused * (uint64_t)page;
+    mote_status status = mote_cpu_tier_choose(&tier);
+    if (status == MOTE_OK && measure) status = mote_measure_bandwidth(0, &info->bandwidth);
+    snprintf(info->arch, sizeof info->arch, "%s", mote_cpu_tier_name(tier));
+    if (status != MOTE_OK) snprintf(info->fault, sizeof info->fault, "%.511s", mote_error());
+}
+
+static void describe_cuda(int index, int measure, struct mote_device_info *info)
+{
+    struct mote_cuda_info cuda;
+    snprintf(info->id, sizeof info->id, "cuda:%d", index);
+    mote_status status = mote_cuda_describe(index, &cuda);
+    if (status == MOTE_OK) {
+        memcpy(info->name, cuda.name, sizeof info->name);
+        memcpy(info->arch, cuda.arch, sizeof info->arch);
+        info->n_unit = cuda.n_sm;
+        info->memory = cuda.total_bytes;
+        if (measure) status = measure_device(index, info);
+    }
+    if (status != MOTE_OK) snprintf(info->fault, sizeof info->fault, "%.511s", mote_error());
+}
+
+int mote_device_count(void)
+{
+    int n = 0;
+    return mote_cuda_count(&n) == MOTE_OK ? 1 + n : 1;
+}
+
+/* Copy to a struct that may be of an older, shorter form. */
+static void give(void *out, size_t out_size, const void *own, size_t own_size)
+{
+    memcpy(out, own, out_size < own_size ? out_size : own_size);
+}
+
+mote_status mote_device_describe(int index, int measure, struct mote_device_info *out)
+{
+    FAIL_IF(!out || out->struct_size < sizeof(size_t), MOTE_ARGUMENT, "device: struct_size is not set");
+    int n = mote_device_count();
+    FAIL_IF(index < 0 || index >= n, MOTE_ARGUMENT, "device %d: there are %d, from 0", index, n);
+    struct mote_device_info info = {.struct_size = out->struct_size};
+    if (index == 0) describe_cpu(measure, &info);
+    else describe_cuda(index - 1, measure, &info);
+    give(out, out->struct_size, &info, sizeof info);
+    return MOTE_OK;
+}
+
+mote_status mote_cuda_support(struct mote_cuda_support *out)
+{
+    FAIL_IF(!out || out->struct_size < sizeof(size_t), MOTE_ARGUMENT, "CUDA support: struct_size is not set");
+    struct mote_cuda_support info = {.struct_size = out->struct_size};
+    struct mote_cuda_info device;
+    int n = 0;
+    mote_status status = mote_cuda_count(&n);
+    if (status == MOTE_OK && n) status = mote_cuda_describe(0, &device);
+    if (status != MOTE_OK) snprintf(info.driver_fault, sizeof info.driver_fault, "%.511s", mote_error());
+    else if (n) info.driver = device.driver;
+    if (mote_cuda_nvrtc(&info.nvrtc) != MOTE_OK)
+        snprintf(info.nvrtc_fault, sizeof info.nvrtc_fault, "%.511s", mote_error());
+    if (mote_cache_folder(info.cache) != MOTE_OK) info.cache[0] = 0;
+    else TRY(mote_cache_size(&info.cache_byte, &info.cache_entry));
+    give(out, out->struct_size, &info, sizeof info);
+    return MOTE_OK;
+}
+
+/* ---- kernels ahead ---- */
+
+struct progress {
+    mote_progress_fn *fn;
+    void *context;
+};
+
+/* Units that are under way cannot be stopped: a wish to cancel is not heard here. */
+static void pass_on(void *context, size_t done, size_t total, size_t cached)
+{
+    struct progress *progress = context;
+    (void)cached;
+    progress->fn(progress->context, "compiling kernels", done, total, "units");
+}
+
+mote_status mote_kernels_build(const char *arch, mote_progress_fn *progress, void *progress_context,
+                               mote_kernel_fn *fn, void *context)
+{
+    struct mote_cuda_info device;
+    if (!arch) {
+        TRY(mote_cuda_describe(0, &device));
+        arch = device.arch;
+    }
+    size_t n = 0;
+    while (mote_cuda_unit_list[n].unit.text) n++;
+    struct mote_cuda_unit *unit;
+    struct mote_cubin *cubin = NULL;
+    TRY(mote_mem_alloc(NULL, MOTE_MEM_TABLES, n * sizeof *unit, &unit));
+    for (size_t i = 0; i < n; i++) unit[i] = mote_cuda_unit_list[i].unit;
+    mote_status status = mote_mem_alloc(NULL, MOTE_MEM_TABLES, n * sizeof *cubin, &cubin);
+    if (status == MOTE_OK) {
+        struct progress told = {progress, progress_context};
+        status = mote_cubin_make_all(arch, unit, n, cubin, progress ? pass_on : NULL, &told);
+    }
+    for (size_t i = 0; i < n && status == MOTE_OK; i++) {
+        for (size_t k = 0; k < cubin[i].n_usage && fn; k++) {
+            const struct mote_cuda_usage *usage = &cubin[i].usage[k];
+            struct mote_kernel_row row = {
+                .arch = arch,
+                .text = unit[i].text,
+                .what = mote_cuda_unit_list[i].what,
+                .kernel = usage->name,
+                .registers = usage->registers,
+                .shared = usage->shared_bytes,
+                .spill = usage->spill_bytes,
+                .stack = usage->stack_bytes,
+            };
+            fn(context, &row);
+        }
+        mote_cubin_free(&cubin[i]);
+    }
+    mote_mem_free(cubin);
+    mote_mem_free(unit);
+    return status;
+}
