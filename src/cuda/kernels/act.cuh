@@ -2,7 +2,8 @@
 //
 // Owns: the rounding of 32 columns and where they lie. Does not own: what the columns are (norm, attention, experts).
 // One idea: a lane holds a column, so that a warp quantises 32 columns in two reductions and writes them coalesced.
-#pragma once
+#ifndef ACT_CUH
+#define ACT_CUH
 #include "step.h"
 
 // x = scale * q with scale = amax / 32512, q in [-32512, 32512]; q = 256 hi + lo, lo in [-128, 127]. All 32 lanes call
@@ -32,3 +33,5 @@ __device__ __forceinline__ void quantise32(float x, const mote_step_act &act, in
     size_t at = (size_t)row * (4 * n_unit) + block;
     quantise32(x, threadIdx.x % 32, act.q + at * 64, act.scale + at, act.sum + at * 2);
 }
+
+#endif
