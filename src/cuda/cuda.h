@@ -119,6 +119,7 @@ void mote_cuda_graph_destroy(struct mote_cuda *cuda, struct mote_cuda_graph *gra
 mote_status mote_cuda_event_create(struct mote_cuda *cuda, struct mote_cuda_event **out);
 void mote_cuda_event_destroy(struct mote_cuda *cuda, struct mote_cuda_event *event);
 mote_status mote_cuda_event_record(struct mote_cuda *cuda, struct mote_cuda_event *event);
+mote_status mote_cuda_event_wait(struct mote_cuda *cuda, struct mote_cuda_event *event); /* until it is reached */
 /* Waits for both; seconds of device time from a to b. */
 mote_status mote_cuda_event_seconds(struct mote_cuda *cuda, struct mote_cuda_event *a, struct mote_cuda_event *b,
                                     double *seconds);

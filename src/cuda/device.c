@@ -382,6 +382,13 @@ mote_status mote_cuda_event_record(struct mote_cuda *cuda, struct mote_cuda_even
     return MOTE_OK;
 }
 
+mote_status mote_cuda_event_wait(struct mote_cuda *cuda, struct mote_cuda_event *event)
+{
+    TRY(mote_cuda_use(cuda));
+    CALL(cuda, event_wait(event), "waiting for an event");
+    return MOTE_OK;
+}
+
 mote_status mote_cuda_event_seconds(struct mote_cuda *cuda, struct mote_cuda_event *a,
                                     struct mote_cuda_event *b, double *seconds)
 {
