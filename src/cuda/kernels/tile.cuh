@@ -1,0 +1,449 @@
+// tile.cuh: a warp's view of weights in the tile layout (cuda/layout.h): load a unit (16 rows x 128 columns), get its
+// codes as operands of mma.m16n8k32.s8 and its scales as floats.
+//
+// Owns: the layout as the device reads it (pack.c writes it). Does not own: products, activations.
+// One idea: a lane's words of a unit are a few whole loads, and all that stands between them and the tensor core is
+// the cheapest known way from packed bits to bytes, chosen at compile time. The same text compiles on the host
+// (tests/test_tile.cc holds it to mote_decode).
+//
+// Tile<CODE, ZERO, TABLE, SUB, ITEM, MIN, EXP, FACTOR, K>
+//   UNITS                 ceil(K / 128)
+//   BYTES                 of a record; equals mote_tile_bytes
+//   SUBS                  1 (SUB >= 32) or 2 (SUB == 16): scale items per 32 columns
+//   ZERO                  integer to take off every code (applied by the caller: v - ZERO * sum x)
+//   HAS_MIN, HAS_FACTOR
+//   CODE_MIN, CODE_MAX    what codes() may give
+//   LUT_WORDS             u32 words of shared memory that codes() reads (0: none)
+//   Raw                   a lane's registers for one unit
+//   fill(lut, thread, n_thread)             block-wide, before a __syncthreads
+//   load(raw, record, unit, lane)           only loads
+//   codes(raw, lut, lane, a[4][4])          a[s][0]: row g, columns 32 s + 8 t .. + 3 as four s8; a[s][1]: row g + 8;
+//                                           a[s][2]: row g, columns + 4 .. + 7; a[s][3]: row g + 8 likewise
+//   scales(raw, lane, scale[2][SUBS], min[2][SUBS])
+//       of sub-block t (lane % 4) of the unit, rows g and g + 8; with SUBS 2 its first and second 16 columns.
+//       Exponent and factor included; min is to be ADDED times the sum of x (SUPER: it is -dmin * item2).
+#ifndef MOTE_TILE_CUH
+#define MOTE_TILE_CUH
+
+#include "common.cuh"
+#include "iq_table.cuh"
+#include "layout.h"
+
+// Copies of a code book in shared memory, entry by entry: a lane reads its own (lane % 16), so that 32 random entries
+// cost two passes and not four.
+constexpr int LUT_COPIES = 16;
+
+constexpr int tile_pad(int bytes, int to)
+{
+    return (bytes + to - 1) / to * to;
+}
+constexpr float tile_pow2(int e)
+{
+    return e < 0 ? tile_pow2(e + 1) * 0.5f : e > 0 ? tile_pow2(e - 1) * 2 : 1;
+}
+
+// Bits of a code that is an integer; 0: looked up.
+constexpr int tile_code_bits(int code)
+{
+    return code == MOTE_CODE_C1   ? 1
+           : code == MOTE_CODE_C2 ? 2
+           : code == MOTE_CODE_C3 ? 3
+           : code == MOTE_CODE_C4 ? 4
+           : code == MOTE_CODE_C5 ? 5
+           : code == MOTE_CODE_C6 ? 6
+           : code == MOTE_CODE_C8 ? 8
+                                  : 0;
+}
+// Words of the first and the second code plane, a lane and unit.
+constexpr int tile_words0(int code)
+{
+    return code == MOTE_CODE_C1 || code == MOTE_CODE_T5 ? 2
+           : code == MOTE_CODE_C2 || code == MOTE_CODE_C3 || code == MOTE_CODE_IQ2XXS ||
+                   code == MOTE_CODE_IQ3XXS
+               ? 4
+           : code == MOTE_CODE_C8 ? 16
+                                  : 8;
+}
+constexpr int tile_words1(int code)
+{
+    return code == MOTE_CODE_C3 || code == MOTE_CODE_C5 || code == MOTE_CODE_IQ3XXS ? 2
+           : code == MOTE_CODE_C6                                                   ? 4
+           : code == MOTE_CODE_T5                                                   ? 1
+                                                                                    : 0;
+}
+constexpr int tile_item_bytes(int item)
+{
+    return item == MOTE_ITEM_F32                             ? 4
+           : item == MOTE_ITEM_F16 || item == MOTE_ITEM_BF16 ? 2
+           : item == MOTE_ITEM_INSIDE                        ? 0
+                                                             : 1;
+}
+
+// Value of LUT4's nibble. 16-valued tables are read as A[n] ^ B[n ^ 8] with PRMT giving the byte's sign where bit 3 is
+// set, so n and n ^ 8 must have the same sign: nibbles are rotated (sign in bit 0), see layout.h.
+constexpr int tile_value(int table, int n)
+{
+    constexpr int iq4nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    constexpr int e2m1[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    constexpr int iq2[8] = {8, 25, 43, 0, -8, -25, -43, 0};
+    constexpr int iq1[8] = {-9, -7, -1, 1, 7, 9, 0, 0};
+    return table == MOTE_TABLE_IQ4NL  ? iq4nl[n >> 1 | (n & 1) << 3]
+           : table == MOTE_TABLE_E2M1 ? (n == 1  ? -1
+                                         : n & 1 ? -e2m1[n >> 1]
+                                                 : e2m1[n >> 1]) // 1: -0, never written
+           : table == MOTE_TABLE_IQ2  ? iq2[n & 7]
+                                      : iq1[n & 7];
+}
+// Entries first .. first + 3 as a word: of the table itself (8-valued), of A (first < 8) or B (16-valued).
+constexpr u32 tile_table(int table, int first)
+{
+    bool wide = table == MOTE_TABLE_IQ4NL || table == MOTE_TABLE_E2M1;
+    u32 word = 0;
+    for (int i = 0; i < 4; i++) {
+        int n = first + i, v = tile_value(table, n);
+        // A = T ^ sign(B), B = T ^ sign(A); with B never negative: A = T, B = T ^ sign(T).
+        if (wide && n >= 8 && v < 0) v = ~v;
+        word |= (u32)(v & 255) << 8 * i;
+    }
+    return word;
+}
+
+// Bits from, from + 1, .. of every byte (BITS of them; they may lie in the byte above by `from`) to bit `to`.
+template <int BITS> MOTE_FN u32 tile_field(u32 w, int from, int to)
+{
+    u32 mask = (((1u << BITS) - 1) << to) * 0x01010101u;
+    return (from > to ? w >> (from - to) : w << (to - from)) & mask;
+}
+
+// Byte i of w, an integer 0..255, as a float; `bias` is taken off.
+MOTE_FN float tile_byte_float(u32 w, int i, float bias)
+{
+    return bits_float(prmt(w, 0x4B000000u, 0x7440 + i)) - (8388608.0f + bias);
+}
+
+template <int CODE, int FORMAT_ZERO, int TABLE, int SUB, int ITEM, int MIN, int EXP, int FACTOR, int K>
+struct Tile {
+    // Codes whose zero is the middle are stored as signed numbers and given times 2^SHIFT, at the top of a byte; ternary
+    // ones with zero 1 as 1 - code, so that they fit: scales() makes up for both.
+    static constexpr int BITS = tile_code_bits(CODE);
+    static constexpr bool TERNARY = CODE == MOTE_CODE_C2 && FORMAT_ZERO == 1;
+    static constexpr bool TOP =
+        TERNARY || (BITS > 1 && BITS < 8 && FORMAT_ZERO == 1 << (BITS ? BITS - 1 : 0));
+    static constexpr int SHIFT = TOP ? 8 - BITS : 0;
+    static constexpr float UNIT_SCALE = tile_pow2(EXP - SHIFT) * (TERNARY ? -1 : 1);
+    static_assert(FORMAT_ZERO == 0 || TOP || CODE == MOTE_CODE_T5 || CODE == MOTE_CODE_C8,
+                  "no view of this zero");
+
+    static constexpr int ZERO = TOP ? 0 : FORMAT_ZERO;
+    static constexpr bool HAS_MIN = MIN, HAS_FACTOR = FACTOR;
+    static constexpr int CODE_MIN = TOP || CODE == MOTE_CODE_C8                           ? -128
+                                    : CODE == MOTE_CODE_C1                                ? -1
+                                    : CODE == MOTE_CODE_T5                                ? 0
+                                    : CODE == MOTE_CODE_IQ2XXS || TABLE == MOTE_TABLE_IQ2 ? -43
+                                    : CODE == MOTE_CODE_IQ3XXS                            ? -62
+                                    : TABLE == MOTE_TABLE_IQ1                             ? -9
+                                    : TABLE == MOTE_TABLE_ODD                             ? -15
+                                    : TABLE == MOTE_TABLE_E2M1                            ? -12
+                                    : TABLE == MOTE_TABLE_IQ4NL                           ? -127
+                                                                                          : 0;
+    static constexpr int CODE_MAX = TERNARY                     ? 64
+                                    : TOP                       ? 128 - (1 << SHIFT)
+                                    : CODE == MOTE_CODE_C8      ? 127
+                                    : TABLE == MOTE_TABLE_IQ4NL ? 113
+                                    : CODE == MOTE_CODE_T5      ? 2
+                                    : BITS > 1 && CODE_MIN == 0 ? (1 << BITS) - 1
+                                                                : -CODE_MIN;
+
+    static constexpr int UNITS = (K + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
+    static constexpr int SUBS = SUB == 16 ? 2 : 1;
+    static constexpr bool SUPER = ITEM >= MOTE_ITEM_S8;
+    static constexpr int WORDS0 = tile_words0(CODE), WORDS1 = tile_words1(CODE);
+    static constexpr bool LAST_BYTE = CODE == MOTE_CODE_T5;
+    static constexpr int ITEMS = (ITEM == MOTE_ITEM_NIBBLES ? 1 : 1 + MIN) * SUBS * 2; // of a lane
+    static constexpr int LANE_SCALE = ITEMS * tile_item_bytes(ITEM);                   // bytes
+    static constexpr int N_SCALE = SUB <= 32 ? UNITS * 4 : (UNITS * MOTE_UNIT_COLS + SUB - 1) / SUB;
+    static constexpr int LANE_SUPER = SUPER ? 4 * (1 + MIN) : 0;
+    // Where the planes of a record start.
+    static constexpr int AT1 = UNITS * 128 * WORDS0, AT_BYTE = AT1 + UNITS * 128 * WORDS1;
+    static constexpr int AT_SCALE = AT_BYTE + (LAST_BYTE ? UNITS * 32 : 0);
+    static constexpr int AT_SUPER = AT_SCALE + tile_pad(N_SCALE * 8 * LANE_SCALE, 16);
+    static constexpr int AT_FACTOR = AT_SUPER + (K + 255) / 256 * 8 * LANE_SUPER;
+    static constexpr u64 BYTES = tile_pad(AT_FACTOR + (FACTOR ? 16 : 0), 128);
+
+    static constexpr int LUT_WORDS =
+        CODE == MOTE_CODE_IQ2XXS || CODE == MOTE_CODE_IQ3XXS ? 256 * LUT_COPIES : 0;
+
+    struct Raw {
+        u32 code[WORDS0 + WORDS1 + LAST_BYTE];
+        u32 scale[LANE_SCALE > 4 ? LANE_SCALE / 4 : 1];
+        u32 super[1 + MIN];
+        float factor;
+    };
+
+    // A lane writes one entry's copies in another order than its neighbours: no two to the same bank.
+    static MOTE_FN void fill(u32 *lut, int thread, int n_thread)
+    {
+        if constexpr (LUT_WORDS > 0) {
+            constexpr int EACH = 4;
+            for (int i = thread; i < LUT_WORDS / EACH; i += n_thread) {
+                int entry = i & 255, first = (i >> 8) * EACH + (entry >> 1);
+                u32 v = CODE == MOTE_CODE_IQ2XXS ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry];
+                MOTE_UNROLL
+                for (int c = 0; c < EACH; c++) lut[entry * LUT_COPIES + ((first + c) & (LUT_COPIES - 1))] = v;
+            }
+        }
+    }
+
+    // BYTES bytes of a lane's own, to whole words.
+    template <int N> static MOTE_FN void load_code(u32 *to, const u8 *from)
+    {
+        if constexpr (N == 16) {
+            uint4 v = ldg16(from);
+            to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+        } else if constexpr (N == 8) {
+            uint2 v = ldg8(from);
+            to[0] = v.x, to[1] = v.y;
+        } else if constexpr (N == 4) to[0] = ldg4(from);
+    }
+    template <int N> static MOTE_FN void load_scale(u32 *to, const u8 *from)
+    {
+        if constexpr (N == 16) {
+            uint4 v = keep16(from);
+            to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+        } else if constexpr (N == 8) {
+            uint2 v = keep8(from);
+            to[0] = v.x, to[1] = v.y;
+        } else if constexpr (N == 4) to[0] = keep4(from);
+        else if constexpr (N == 2) to[0] = keep2(from);
+    }
+
+    static MOTE_FN void load(Raw &r, const u8 *record, int unit, int lane)
+    {
+        constexpr int EACH = WORDS0 < 4 ? WORDS0 : 4; // more than four words lie in pieces of four
+        MOTE_UNROLL
+        for (int i = 0; i < WORDS0; i += EACH)
+            load_code<4 * EACH>(r.code + i, record + (unit * WORDS0 + i) * 128 + lane * (4 * EACH));
+        load_code<4 * WORDS1>(r.code + WORDS0, record + AT1 + unit * (128 * WORDS1) + lane * (4 * WORDS1));
+        if constexpr (LAST_BYTE) r.code[WORDS0 + WORDS1] = ldg1(record + AT_BYTE + unit * 32 + lane);
+        int g = lane >> 2, t = lane & 3;
+        int item = SUB <= 32 ? unit * 4 + t : (unit * MOTE_UNIT_COLS + t * 32) / SUB;
+        load_scale<LANE_SCALE>(r.scale, record + AT_SCALE + (item * 8 + g) * LANE_SCALE);
+        load_scale<LANE_SUPER>(r.super, record + AT_SUPER + ((unit >> 1) * 8 + g) * LANE_SUPER);
+        if constexpr (FACTOR) r.factor = bits_float(keep4(record + AT_FACTOR));
+    }
+
+    // ---- codes ----
+
+    static MOTE_FN void codes(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
+    {
+        (void)lut, (void)lane;
+        if constexpr (CODE == MOTE_CODE_C1) one_bit(r, a);
+        else if constexpr (CODE == MOTE_CODE_T5) ternary(r, a);
+        else if constexpr (CODE == MOTE_CODE_LUT4) looked_up(r, a);
+        else if constexpr (CODE == MOTE_CODE_IQ2XXS || CODE == MOTE_CODE_IQ3XXS) books(r, lut, lane, a);
+        else {
+            MOTE_UNROLL
+            for (int i = 0; i < 16; i++) a[i >> 2][i & 3] = integer(r.code, i >> 2, i >> 1 & 1, i & 1);
+        }
+    }
+
+    // Four integer codes: sub-block s, half h (columns 4 h .. + 3 of the eight), row g + 8 * row.
+    static MOTE_FN u32 integer(const u32 *w, int s, int h, int row)
+    {
+        constexpr int LOW = CODE == MOTE_CODE_C3 ? 2 : 4; // bits of the first plane of two
+        int pair = 2 * row + (s >> 1), at2 = 2 * (2 * (s & 1) + h), at1 = 2 * s + h;
+        if constexpr (CODE == MOTE_CODE_C2) return tile_field<2>(w[pair], at2, SHIFT);
+        else if constexpr (CODE == MOTE_CODE_C3)
+            return tile_field<2>(w[pair], at2, SHIFT) | tile_field<1>(w[4 + row], at1, SHIFT + LOW);
+        else if constexpr (CODE == MOTE_CODE_C8) return w[8 * row + 2 * s + h];
+        else {
+            u32 low = tile_field<4>(w[4 * row + s], 4 * h, SHIFT);
+            if constexpr (CODE == MOTE_CODE_C5) return low | tile_field<1>(w[8 + row], at1, SHIFT + LOW);
+            else if constexpr (CODE == MOTE_CODE_C6)
+                return low | tile_field<2>(w[8 + pair], at2, SHIFT + LOW);
+            else if constexpr (TABLE == MOTE_TABLE_ODD)
+                return (low * 2 + 0x71717171u) ^ 0x80808080u; // 2 n - 15
+            else return low;
+        }
+    }
+
+    // +-1: a nibble with bit 3 clear selects from a table that looks at one of its bits only.
+    static MOTE_FN void one_bit(const Raw &r, u32 a[4][4])
+    {
+        constexpr u32 BIT[3][2] = {
+            {0x01FF01FFu, 0x01FF01FFu}, {0x0101FFFFu, 0x0101FFFFu}, {0xFFFFFFFFu, 0x01010101u}};
+        MOTE_UNROLL
+        for (int row = 0; row < 2; row++) {
+            u32 low = r.code[row] & 0x77777777u, high = r.code[row] >> 1 & 0x44444444u;
+            MOTE_UNROLL
+            for (int s = 0; s < 4; s++) {
+                u32 select = s < 3 ? low : high;
+                int b = s < 3 ? s : 2;
+                a[s][row] = prmt(BIT[b][0], BIT[b][1], select);
+                a[s][2 + row] = prmt(BIT[b][0], BIT[b][1], select >> 16);
+            }
+        }
+    }
+
+    static constexpr u32 T0 = tile_table(TABLE, 0), T1 = tile_table(TABLE, 4);
+    static constexpr u32 T2 = tile_table(TABLE, 8), T3 = tile_table(TABLE, 12);
+
+    static MOTE_FN void looked_up(const Raw &r, u32 a[4][4])
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < 8; i++) {
+            int s = i & 3, row = i >> 2;
+            u32 w = r.code[4 * row + s];
+            a[s][row] = prmt(T0, T1, w);
+            a[s][2 + row] = prmt(T0, T1, w >> 16);
+            if constexpr (TABLE == MOTE_TABLE_IQ4NL || TABLE == MOTE_TABLE_E2M1) {
+                u32 other = w ^ 0x88888888u;
+                a[s][row] ^= prmt(T2, T3, other);
+                a[s][2 + row] ^= prmt(T2, T3, other >> 16);
+            }
+        }
+    }
+
+    // Digits 0..4 of four bytes: whole[n] = floor(3^n byte / 256) of each, and digit n is whole[n + 1] - 3 whole[n].
+    static MOTE_FN void digits(u32 w, u32 out[5])
+    {
+        u32 even = w & 0x00FF00FFu, odd = w >> 8 & 0x00FF00FFu, whole = 0;
+        MOTE_UNROLL
+        for (int n = 0; n < 5; n++) { // 3^5 * 255 < 2^16: lanes of 16 bits never meet
+            even *= 3, odd *= 3;
+            u32 next = prmt(even, odd, 0x7351);
+            out[n] = next - 3 * whole;
+            whole = next;
+        }
+    }
+
+    static MOTE_FN void ternary(const Raw &r, u32 a[4][4])
+    {
+        u32 first[5], pairs[5], second[5]; // of row g, of both rows, of row g + 8
+        digits(r.code[0], first);
+        digits(r.code[1], pairs);
+        digits(r.code[2], second);
+        // The last byte: its digits 0..3 in the bytes of a word; the product takes 3 times the byte below off each.
+        u32 last = prmt(r.code[3] * 0x001B0003u, r.code[3] * 0x00510009u, 0x7351) * (1u - 768u);
+        MOTE_UNROLL
+        for (int q = 0; q < 5; q++) {
+            a[q >> 1][2 * (q & 1)] = first[q];
+            a[q >> 1][2 * (q & 1) + 1] = second[q];
+        }
+        MOTE_UNROLL
+        for (int row = 0; row < 2; row++) {
+            u32 select = row ? 0x7632 : 0x5410;
+            a[2][2 + row] = prmt(pairs[0], pairs[1], select);
+            a[3][row] = prmt(pairs[2], pairs[3], select);
+            a[3][2 + row] = prmt(pairs[4], last, select);
+        }
+    }
+
+    // The sign word of a lane with the eighth signs restored, bit 4 j + ((s + 2) & 3).
+    static MOTE_FN u32 signs(u32 w)
+    {
+        u32 x = w & 0x0FFFFFFFu;
+        x ^= x << 16;
+        x ^= x << 8;
+        x ^= x << 4;
+        return (w & 0x0FFFFFFFu) | (x & 0xF0000000u);
+    }
+
+    static MOTE_FN u32 entry(const u32 *lut, u32 w, int byte, int lane)
+    {
+        constexpr int ENTRY = LUT_COPIES * 4; // bytes; a power of two
+        u32 at = (byte ? w >> (8 * byte - 6) : w << 6) & (255 * ENTRY);
+        static_assert(ENTRY == 1 << 6, "");
+        return *(const u32 *)(const void *)((const u8 *)lut + (at | (u32)(lane & (LUT_COPIES - 1)) * 4));
+    }
+
+    static MOTE_FN void books(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
+    {
+        constexpr bool TWO = CODE == MOTE_CODE_IQ2XXS;
+        MOTE_UNROLL
+        for (int row = 0; row < 2; row++) {
+            u32 sign = signs(r.code[TWO ? 2 * row + 1 : 4 + row]);
+            MOTE_UNROLL
+            for (int s = 0; s < 4; s++) {
+                u32 bits = (s == 0   ? sign
+                            : s == 1 ? sign >> 1
+                            : s == 2 ? sign << 2
+                                     : sign << 1) &
+                           0x44444444u;
+                if constexpr (TWO) {
+                    u32 select = entry(lut, r.code[2 * row], s, lane) ^ bits;
+                    a[s][row] = prmt(0x002B1908u, 0x00D5E7F8u, select); // 8, 25, 43 and their negatives
+                    a[s][2 + row] = prmt(0x002B1908u, 0x00D5E7F8u, select >> 16);
+                } else { // a byte of the magnitudes or of their negatives: none is 0, so no byte borrows
+                    u32 select = bits | 0x32103210u, w = r.code[2 * row + (s >> 1)];
+                    u32 low = entry(lut, w, 2 * (s & 1), lane), high = entry(lut, w, 2 * (s & 1) + 1, lane);
+                    a[s][row] = prmt(low, 0x01010100u - low, select);
+                    a[s][2 + row] = prmt(high, 0x01010100u - high, select >> 16);
+                }
+            }
+        }
+    }
+
+    // ---- scales ----
+
+    static MOTE_FN float item(const u32 *w, int i)
+    {
+        if constexpr (ITEM == MOTE_ITEM_F32) return bits_float(w[i]);
+        else if constexpr (ITEM == MOTE_ITEM_F16)
+            return half_to_float(i & 1 ? w[i >> 1] >> 16 : w[i >> 1] & 0xFFFF);
+        else if constexpr (ITEM == MOTE_ITEM_BF16)
+            return bits_float(i & 1 ? w[i >> 1] & 0xFFFF0000u : w[i >> 1] << 16);
+        else {
+            u32 word = w[i >> 2];
+            int byte = i & 3;
+            if constexpr (ITEM == MOTE_ITEM_U8) return tile_byte_float(word, byte, 0);
+            else if constexpr (ITEM == MOTE_ITEM_S8) return tile_byte_float(word ^ 0x80808080u, byte, 128);
+            else if constexpr (ITEM == MOTE_ITEM_E8M0) { // 0 is the subnormal 2^-127
+                u32 bits = (byte < 3 ? word >> 8 * byte & 255 : word >> 24) << 23;
+                return bits_float(bits < 0x00400000u ? 0x00400000u : bits);
+            } else { // e4m3 is a half with the top of its exponent cut off: 2^8 too small
+                u32 bits = byte ? word >> (8 * byte - 8) : word << 8; // the item in bits 8..15
+                return half_to_float((bits & 0x8000) | (bits & 0x7F00) >> 1) * 256;
+            }
+        }
+    }
+
+    static MOTE_FN void scales(const Raw &r, int lane, float scale[2][SUBS], float min[2][SUBS])
+    {
+        (void)lane;
+        MOTE_UNROLL
+        for (int row = 0; row < 2; row++) {
+            float d = 1, dmin = 1;
+            if constexpr (SUPER) {
+                u32 w = r.super[MIN ? row : 0];
+                d = half_to_float(!MIN && row ? w >> 16 : w & 0xFFFF);
+                if constexpr (UNIT_SCALE != 1.0f) d *= UNIT_SCALE;
+                if constexpr (MIN) dmin = half_to_float(w >> 16);
+                if constexpr (FACTOR) d *= r.factor, dmin *= r.factor;
+            }
+            MOTE_UNROLL
+            for (int sub = 0; sub < SUBS; sub++) {
+                int i = row * SUBS + sub;
+                if constexpr (ITEM == MOTE_ITEM_INSIDE) { // 2 nibble + 1
+                    u32 w = r.code[CODE == MOTE_CODE_IQ2XXS ? 2 * row + 1 : 4 + row];
+                    scale[row][sub] = d * (bits_float((w >> 27 & 30) | 0x4B000001u) - 8388608.0f);
+                } else if constexpr (ITEM == MOTE_ITEM_NIBBLES) {
+                    scale[row][sub] = d * tile_byte_float(r.scale[0] & 0x0F0F0F0Fu, i, 0);
+                    min[row][sub] = -dmin * tile_byte_float(r.scale[0] >> 4 & 0x0F0F0F0Fu, i, 0);
+                } else if constexpr (SUPER) {
+                    scale[row][sub] = d * item(r.scale, i * (1 + MIN));
+                    if constexpr (MIN) min[row][sub] = -dmin * item(r.scale, i * 2 + 1);
+                } else {
+                    float v = item(r.scale, i * (1 + MIN)), m = MIN ? item(r.scale, i * 2 + 1) : 0;
+                    if constexpr (UNIT_SCALE != 1.0f) v *= UNIT_SCALE;
+                    if constexpr (FACTOR) v *= r.factor, m *= r.factor;
+                    scale[row][sub] = v;
+                    if constexpr (MIN) min[row][sub] = m;
+                }
+                if constexpr (!MIN) min[row][sub] = 0;
+            }
+        }
+    }
+};
+
+#endif
