@@ -97,6 +97,13 @@ $(B)/tests/%: $(B)/tests/%.o $(TEST_SUPPORT:%.c=$(B)/%.o) $(B)/libmote.a
 	$(call say,ld)
 	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -lcmocka -o $@
 
+# A driver for tests.
+$(B)/tests/libcuda_fake.so: tests/fake/libcuda.c tests/fake/libcuda.h
+	@mkdir -p $(@D)
+	$(call say,ld)
+	$(Q)$(CC) $(CFLAGS_ALL) -fvisibility=default -shared $< -o $@
+$(B)/tests/test_cuda_device: | $(B)/tests/libcuda_fake.so
+
 $(B)/tests/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/libmote.a
 	@mkdir -p $(@D)
 	$(call say,ld)

@@ -103,12 +103,19 @@ static const struct call driver_call[] = {
 
 static void find_driver(void)
 {
-    void *library = open_library("libcuda.so.1", driver_place, COUNT(driver_place));
+    const char *file = getenv("MOTE_LIBCUDA");
+    void *library = file && *file ? dlopen(file, RTLD_NOW | RTLD_LOCAL)
+                                  : open_library("libcuda.so.1", driver_place, COUNT(driver_place));
+    if (!library && file && *file) {
+        snprintf(driver_error, sizeof driver_error, "CUDA: MOTE_LIBCUDA=%s does not open: %s", file,
+                 dlerror());
+        return;
+    }
     if (!library) {
-        snprintf(driver_error, sizeof driver_error,
-                 "CUDA: no libcuda.so.1 in the library path, /usr/lib64, /usr/local/nvidia/lib64: is "
-                 "NVIDIA's driver "
-                 "installed?");
+        snprintf(
+            driver_error, sizeof driver_error,
+            "CUDA: no libcuda.so.1 in the library path, /usr/lib64, /usr/local/nvidia/lib64: is NVIDIA's "
+            "driver installed?");
         return;
     }
     const char *missing = fill_table(library, &driver, driver_call, COUNT(driver_call));

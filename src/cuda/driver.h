@@ -129,9 +129,10 @@ struct mote_nvrtc {
 };
 
 /* The first call looks for the library, every later one gives the same answer. Thread-safe. MOTE_DEVICE, with what
- * was looked for and where, when there is none. The driver is initialised (cuInit). */
+ * was looked for and where, when there is none. The driver is initialised (cuInit).
+ * MOTE_LIBCUDA=FILE in the environment: that file and no other. */
 mote_status mote_cuda_driver_open(const struct mote_cuda_driver **out);
-/* MOTE_NVRTC=FILE in the environment: that file and no other. */
+/* MOTE_NVRTC=FILE likewise. */
 mote_status mote_nvrtc_open(const struct mote_nvrtc **out);
 
 #endif
