@@ -20,6 +20,9 @@ typedef long long i64;
 #define MOTE_FN __device__ __forceinline__
 #define MOTE_UNROLL _Pragma("unroll")
 #define MOTE_CONSTANT static __device__ const
+#ifndef INFINITY // of math.h, which the run-time compiler has not
+#define INFINITY __int_as_float(0x7F800000)
+#endif
 
 // ---- bits ----
 
