@@ -1,0 +1,310 @@
+/* cuda_prefill.c: steps of more rows than decoding takes: which kernels of prefill_*.cu run, on what grids, and the
+ * scratch between them.
+ *
+ *   linear:  convert x | rows of weights x tokens
+ *   moe:     convert x | sort pairs by expert | gate and up, activated | down | ordered sum
+ *
+ * Owns no memory of its own: everything between the launches lies in cuda->prefill_scratch, cut by `cut`.
+ * One idea: a grid depends on the step's shape alone. Which experts were chosen is read on the device; the grid has
+ * room for the worst case and blocks without work end at once.
+ */
+#include "backend/cuda_backend.h"
+
+/* ---- what the kernels are called with, as they declare it ---- */
+
+struct linear_job {
+    const uint8_t *w;
+    const uint16_t *x;
+    const float *x_scale, *bias, *residual;
+    float *y;
+    long long y_stride;
+    int n_token, n_row;
+};
+struct pieces {
+    const uint64_t *slot;
+    const int32_t *piece, *n_piece, *row_of;
+    int n_pair;
+};
+struct gate_up_job {
+    struct pieces list;
+    const uint16_t *x;
+    const float *x_scale;
+    uint16_t *h;
+    int n_ff, h_stride;
+};
+struct down_job {
+    struct pieces list;
+    const uint16_t *h;
+    float *flat;
+    int d_model;
+};
+struct sum_job {
+    const float *flat;
+    const int32_t *place;
+    const float *weights, *shared, *shared_gate, *residual;
+    float *y;
+    int n_used, d_model;
+};
+
+enum { CONVERT, SORT, SUM };
+static const struct cuda_text step_text = {
+    .name = "prefill_step.cu", .kernel = {"prefill_convert", "prefill_sort", "prefill_sum"}};
+/* [0]: devices with wgmma; [1]: others, whose kernels end at 64 tokens. */
+#define TEXT(file, ...) {.name = file, .kernel = {__VA_ARGS__}, .is_hot = 1, .shared = 1}
+enum { LINEAR_128X32, LINEAR_128X64, LINEAR_256X64, LINEAR_256X128 };
+static const struct cuda_text linear_text[2] = {
+    TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64", "prefill_linear_256x128"),
+    TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64")};
+enum { NARROW, WIDE }; /* pieces of up to 64, 128 pairs */
+static const struct cuda_text gate_up_text[2] = {
+    TEXT("prefill_gate_up.cu", "prefill_gate_up_64", "prefill_gate_up_128"), TEXT("prefill_gate_up.cu", "prefill_gate_up_64")};
+static const struct cuda_text down_text[2] = {TEXT("prefill_down.cu", "prefill_down_64", "prefill_down_128"),
+                                              TEXT("prefill_down.cu", "prefill_down_64")};
+#undef TEXT
+
+static int has_wgmma(const struct cuda_backend *cuda)
+{
+    return cuda->info->cc == 90;
+}
+
+enum { BLOCK = 256, UNIT = MOTE_UNIT_COLS, LEAST_WIDTH = 64 };
+
+/* Scales of E8M0 need bf16's exponent (prefill_half.cuh). */
+static int is_bf16(const struct mote_tile_kind *kind)
+{
+    return kind->item == MOTE_ITEM_E8M0;
+}
+static int reads_bf16(const struct cuda_experts *e)
+{
+    return is_bf16(&e->kind[CUDA_GATE]) || is_bf16(&e->kind[CUDA_UP]);
+}
+
+static size_t padded(int64_t n_col)
+{
+    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
+}
+
+/* ---- scratch ---- */
+
+struct scratch {
+    uint16_t *x;    /* [max_row][widest input, padded] */
+    float *x_scale; /* [max_row] */
+    uint16_t *h;    /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded] */
+    float *flat;    /* [max_pair][d_model] */
+    float *shared;  /* [max_row][d_model] */
+    int32_t *row_of, *place; /* [max_pair] */
+    int32_t *piece, *n_piece; /* [most pieces][4] */
+};
+
+/* The next n * size bytes of the block at `base`, its offset in *total; *total is SIZE_MAX from an overflow on. */
+static void *take(uint8_t *base, size_t *total, size_t n, size_t size)
+{
+    size_t at = *total, bytes;
+    if (at == SIZE_MAX || !mote_mul_size(n, size, &bytes) || !mote_add_size(bytes, 255, &bytes) ||
+        !mote_add_size(at, bytes / 256 * 256, total))
+        *total = SIZE_MAX;
+    return base ? base + at : NULL;
+}
+
+static size_t cut(const struct mote_backend_limits *l, void *base, struct scratch *s)
+{
+    size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d_model = (size_t)l->d_model;
+    size_t col = padded(l->max_col > l->d_model ? l->max_col : l->d_model);
+    size_t routed = pair * padded(l->n_ff), shared = row * padded(l->n_ff_shared);
+    s->x = take(base, &total, row, col * sizeof *s->x);
+    s->x_scale = take(base, &total, row, sizeof *s->x_scale);
+    s->h = take(base, &total, routed > shared ? routed : shared, sizeof *s->h);
+    s->flat = take(base, &total, pair, d_model * sizeof *s->flat);
+    s->shared = take(base, &total, l->n_ff_shared ? row : 0, d_model * sizeof *s->shared);
+    s->row_of = take(base, &total, pair, sizeof *s->row_of);
+    s->place = take(base, &total, pair, sizeof *s->place);
+    s->piece = take(base, &total, pair / LEAST_WIDTH + (size_t)l->n_expert, 4 * sizeof *s->piece);
+    s->n_piece = take(base, &total, 1, sizeof *s->n_piece);
+    return total;
+}
+
+size_t mote_cuda_prefill_scratch(const struct mote_backend_limits *limits)
+{
+    struct scratch ignored;
+    return cut(limits, NULL, &ignored);
+}
+
+/* ---- programs ---- */
+
+mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weight *weight)
+{
+    char text[MOTE_TILE_TEXT];
+    mote_tile_kind_text(&weight->kind, text);
+    TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
+    return mote_cuda_program(cuda, &linear_text[!has_wgmma(cuda)], &weight->prefill, "W0=%s COLS=%lld X_BF16=%d", text,
+                             (long long)weight->n_col, is_bf16(&weight->kind));
+}
+
+mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts)
+{
+    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT];
+    for (int p = 0; p < CUDA_PROJECTIONS; p++) mote_tile_kind_text(&experts->kind[p], text[p]);
+    int down_bf16 = is_bf16(&experts->kind[CUDA_DOWN]);
+    TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
+    TRY(mote_cuda_program(cuda, &gate_up_text[!has_wgmma(cuda)], &experts->prefill_gate_up, "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d",
+                          text[CUDA_GATE], text[CUDA_UP], (long long)experts->d_model, reads_bf16(experts), down_bf16));
+    return mote_cuda_program(cuda, &down_text[!has_wgmma(cuda)], &experts->prefill_down, "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN],
+                             (long long)experts->n_ff, down_bf16);
+}
+
+/* ---- launches ---- */
+
+static unsigned ceil_div(int64_t a, int64_t b)
+{
+    return (unsigned)((a + b - 1) / b);
+}
+
+/* As prefill_loop.cuh cuts it: four stages of `width` tokens, their scales, tables of the kinds. */
+static size_t shared_bytes(int width, const struct mote_tile_kind *a, const struct mote_tile_kind *b)
+{
+    enum { STAGES = 4, TABLE = 256 * 16 * 4 };
+    size_t bytes = (size_t)width * (STAGES * UNIT * sizeof(uint16_t) + sizeof(float));
+    const struct mote_tile_kind *kind[] = {a, b && !mote_tile_kind_same(a, b) ? b : NULL};
+    for (int i = 0; i < 2; i++)
+        if (kind[i] && (kind[i]->code == MOTE_CODE_IQ2XXS || kind[i]->code == MOTE_CODE_IQ3XXS)) bytes += TABLE;
+    return bytes;
+}
+
+static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, const float *x, int64_t n_row,
+                           int64_t n_col, int to_bf16)
+{
+    int columns = (int)n_col;
+    void *args[] = {&x, &columns, &to_bf16, (void *)(uintptr_t)&s->x, (void *)(uintptr_t)&s->x_scale};
+    cuda->prefill_is_bf16 = to_bf16;
+    return mote_cuda_run(cuda, cuda->prefill_program, CONVERT, (unsigned)n_row, 1, 1, BLOCK, 0, args);
+}
+
+/* The block shape that ends first: rounds of blocks, each as long as its products or its unpacking takes (in cycles
+ * a unit: a product of 128 rows x 1 token takes 8 at the tensor cores' full rate; unpacking 128 rows about 430). */
+static int linear_shape(const struct cuda_backend *cuda, int64_t n_row, int64_t n_token, int *rows, int *width)
+{
+    static const struct {
+        int rows, width;
+    } shape[] = {[LINEAR_128X32] = {128, 32}, [LINEAR_128X64] = {128, 64}, [LINEAR_256X64] = {256, 64}, [LINEAR_256X128] = {256, 128}};
+    int best = 0;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i <= (has_wgmma(cuda) ? LINEAR_256X128 : LINEAR_256X64); i++) {
+        int tiles = shape[i].rows / 128;
+        int64_t blocks = (int64_t)ceil_div(n_row, shape[i].rows) * ceil_div(n_token, shape[i].width);
+        int64_t products = shape[i].width * 11, unpacking = 430;
+        int64_t time = ceil_div(blocks, cuda->info->n_sm) * (100 + tiles * (products > unpacking ? products : unpacking));
+        if (time < least) {
+            least = time;
+            best = i;
+        }
+    }
+    *rows = shape[best].rows;
+    *width = shape[best].width;
+    return best;
+}
+
+mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight, const float *x,
+                                     int64_t n_row, int fresh, float *y, int64_t y_stride, const float *residual)
+{
+    struct scratch s;
+    cut(&cuda->limits, cuda->prefill_scratch, &s);
+    int to_bf16 = is_bf16(&weight->kind), rows, width;
+    if (fresh || cuda->prefill_is_bf16 != to_bf16) TRY(convert(cuda, &s, x, n_row, weight->n_col, to_bf16));
+    int kernel = linear_shape(cuda, weight->n_row, n_row, &rows, &width);
+    struct linear_job job = {.w = weight->data,
+                             .x = s.x,
+                             .x_scale = s.x_scale,
+                             .bias = weight->bias,
+                             .residual = residual,
+                             .y = y,
+                             .y_stride = y_stride,
+                             .n_token = (int)n_row,
+                             .n_row = (int)weight->n_row};
+    void *args[] = {&job};
+    return mote_cuda_run(cuda, weight->prefill, kernel, ceil_div(weight->n_row, rows), ceil_div(n_row, width), 1, BLOCK,
+                         shared_bytes(width, &weight->kind, NULL), args);
+}
+
+/* ---- the expert block ---- */
+
+/* As many warps as their counts of every expert leave room for in 48 KiB. */
+static mote_status sort(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job, int n_expert,
+                        int width)
+{
+    int n_pair = (int)(job->n_row * job->n_used), n_used = job->n_used;
+    int n_warp = (48 * 1024 / 4 - 2) / n_expert - 2;
+    if (n_warp > 32) n_warp = 32;
+    size_t shared = ((size_t)(n_warp + 2) * (size_t)n_expert + 2) * sizeof(int32_t);
+    const int32_t *ids = job->ids;
+    void *args[] = {&ids,
+                    &n_pair,
+                    &n_used,
+                    &n_expert,
+                    &width,
+                    (void *)(uintptr_t)&s->row_of,
+                    (void *)(uintptr_t)&s->place,
+                    (void *)(uintptr_t)&s->piece,
+                    (void *)(uintptr_t)&s->n_piece};
+    return mote_cuda_run(cuda, cuda->prefill_program, SORT, 1, 1, 1, (unsigned)n_warp * 32, shared, args);
+}
+
+/* gate, up and down of the pairs of a list, to `flat`. */
+static mote_status products(struct cuda_backend *cuda, const struct scratch *s, const struct cuda_experts *e,
+                            const struct pieces *list, int kernel, unsigned most_pieces, float *flat)
+{
+    int width = kernel == WIDE ? 128 : 64, h_stride = (int)padded(e->n_ff);
+    struct gate_up_job up = {
+        .list = *list, .x = s->x, .x_scale = s->x_scale, .h = s->h, .n_ff = (int)e->n_ff, .h_stride = h_stride};
+    void *up_args[] = {&up};
+    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, 128), most_pieces, 1, BLOCK,
+                      shared_bytes(width, &e->kind[CUDA_GATE], &e->kind[CUDA_UP]), up_args));
+    struct down_job down = {.list = *list, .h = s->h, .flat = flat, .d_model = (int)e->d_model};
+    void *down_args[] = {&down};
+    return mote_cuda_run(cuda, e->prefill_down, kernel, ceil_div(e->d_model, 256), most_pieces, 1, BLOCK,
+                         shared_bytes(width, &e->kind[CUDA_DOWN], NULL), down_args);
+}
+
+/* Narrow pieces hold half the registers and shared memory; wide ones unpack weights half as often. */
+static int width_for(const struct cuda_backend *cuda, int64_t n_pair, int64_t n_expert)
+{
+    return has_wgmma(cuda) && n_pair >= 48 * n_expert ? WIDE : NARROW;
+}
+
+mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job)
+{
+    FAIL_IF(job->activation != MOTE_ACTIVATION_SWIGLU, MOTE_UNSUPPORTED, "activation %d has no prefill kernel",
+            (int)job->activation);
+    struct scratch s;
+    cut(&cuda->limits, cuda->prefill_scratch, &s);
+    const struct cuda_experts *experts = job->n_used ? job->experts->placed : NULL;
+    const struct cuda_experts *shared = job->shared ? job->shared->placed : NULL;
+    if (experts) {
+        int64_t n_pair = job->n_row * job->n_used;
+        int kernel = width_for(cuda, n_pair, experts->n_expert), width = kernel == WIDE ? 128 : 64;
+        struct pieces list = {
+            .slot = experts->slot, .piece = s.piece, .n_piece = s.n_piece, .row_of = s.row_of, .n_pair = (int)n_pair};
+        int64_t most = n_pair / width + (n_pair < experts->n_expert ? n_pair : experts->n_expert);
+        TRY(sort(cuda, &s, job, experts->n_expert, width));
+        TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(experts)));
+        TRY(products(cuda, &s, experts, &list, kernel, (unsigned)most, s.flat));
+    }
+    if (shared) {
+        int kernel = width_for(cuda, job->n_row, 2);
+        struct pieces list = {.slot = shared->slot, .n_pair = (int)job->n_row};
+        if (!experts || reads_bf16(shared) != cuda->prefill_is_bf16)
+            TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(shared)));
+        TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, kernel == WIDE ? 128 : 64), s.shared));
+    }
+    struct sum_job sum = {.flat = s.flat,
+                          .place = s.place,
+                          .weights = job->weights,
+                          .shared = shared ? s.shared : NULL,
+                          .shared_gate = job->shared_gate,
+                          .residual = job->residual,
+                          .y = job->y,
+                          .n_used = job->n_used,
+                          .d_model = (int)job->d_model};
+    void *args[] = {&sum};
+    return mote_cuda_run(cuda, cuda->prefill_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1, BLOCK, 0,
+                         args);
+}

@@ -1,0 +1,81 @@
+// prefill_gate_up.cu: the first half of an expert block for steps of many rows: h = silu(gate x) * (up x), as operands of
+// the second half. Constants: W0, W1: template arguments of gate's and up's Tile<> before K; COLS, columns; X_BF16, what x
+// is copied as; H_BF16, what down reads.
+#include "expert.cuh"
+#include "prefill_expert.cuh"
+#include "prefill_loop.cuh"
+#include "prefill_store.cuh"
+
+struct GateUp {
+    Pieces list;
+    const u16 *x;         // [rows][KP]
+    const float *x_scale; // [rows]
+    u16 *h;               // [n_pair][h_stride], columns in the order of prefill_half.cuh, zeros from n_ff on
+    int n_ff, h_stride;
+};
+
+// What down's f16 can hold; NaN stays.
+MOTE_FN float hidden(float gate, float up)
+{
+    float v = swiglu(gate, up);
+    if (H_BF16) return v;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v * HIDDEN_DOWN), "f"(65504.0f));
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(-65504.0f));
+    return v;
+}
+
+// A warp has the same 16 rows of gate and of up. Grid: (128 rows, pieces).
+template <int N> MOTE_FN void gate_up(const GateUp &job, int4 piece)
+{
+    using T0 = Tile<W0, COLS>;
+    using T1 = Tile<W1, COLS>;
+    int warp = threadIdx.x / 32, tile = blockIdx.x * 8 + warp, last = (job.n_ff + 15) / 16 - 1;
+    const u64 *slot = job.list.slot + piece.x * 3;
+    const u8 *gate = (const u8 *)slot[0] + (size_t)min(tile, last) * T0::BYTES;
+    const u8 *up = (const u8 *)slot[1] + (size_t)min(tile, last) * T1::BYTES;
+    int first = piece.y, count = piece.z;
+    Ring<N> ring;
+    ring.start(job.x, job.list.row_of, first, count);
+    for (int j = threadIdx.x; j < N; j += THREADS) {
+        int at = first + min(j, count - 1);
+        shared_scale<N>()[j] = job.x_scale[job.list.row_of ? job.list.row_of[at] : at] * (X_BF16 ? 1 : 1 / WEIGHT_UP);
+    }
+    float acc[2][N / 2];
+    multiply_rows<T0, T1, 2, N>(ring, gate, up, acc);
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int b = 0; b < N / 8; b++) {
+        float v[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float scale = shared_scale<N>()[8 * b + 2 * t + (j & 1)];
+            v[j] = hidden(acc[0][4 * b + j] * scale, acc[1][4 * b + j] * scale);
+            if (tile * 16 + g + 8 * (j >> 1) >= job.n_ff) v[j] = 0;
+        }
+        int token = 8 * b + 2 * t;
+        u16 *to = job.h + (size_t)(first + token) * job.h_stride;
+        store_halves<H_BF16>(v, tile, token < count ? to : nullptr, token + 1 < count ? to + job.h_stride : nullptr);
+    }
+}
+
+// Pieces of at most half the width take the narrower product.
+template <int WIDTH> MOTE_FN void gate_up_piece(const GateUp &job)
+{
+    chain_launch();
+    chain_wait();
+    int4 piece = piece_of(job.list, blockIdx.y, WIDTH);
+    if (piece.z == 0) return;
+    if (piece.z <= WIDTH / 2) gate_up<WIDTH / 2>(job, piece);
+    else gate_up<WIDTH>(job, piece);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) prefill_gate_up_64(const __grid_constant__ GateUp job)
+{
+    gate_up_piece<64>(job);
+}
+#if PREFILL_WGMMA
+extern "C" __global__ void __launch_bounds__(THREADS) prefill_gate_up_128(const __grid_constant__ GateUp job)
+{
+    gate_up_piece<128>(job);
+}
+#endif

@@ -1,0 +1,99 @@
+// prefill_half.cuh: codes of the tile layout as half-precision operands of a matrix product, and the order of columns
+// that this implies for the other operand.
+//
+// A product of 16 columns wants from lane (g, t) columns 2 t, 2 t + 1 and 8 + 2 t, 9 + 2 t of rows g and g + 8. The lane
+// holds columns 8 t .. 8 t + 7 of each 32 instead, and a sum over columns has no order: two products take them, position
+//   p = 16 i + 8 h + 2 t + e   of 32 means column   8 t + 4 i + 2 h + e      (i, h, e: 0 or 1)
+// so activations are written in that order (prefill_step.cu, gate_up's result) and weights are never moved.
+//
+// Owns arithmetic alone; compiles on the host too, given the half-precision instructions (tests/test_prefill_half.cc).
+#ifndef PREFILL_HALF_CUH
+#define PREFILL_HALF_CUH
+#include "common.cuh"
+
+// What f16 operands are multiplied by, so that neither small scales nor their products with a code are lost to f16's
+// short exponent: weights up to +-1023 are right, from 2^-20 on to f16's full precision. Activations are brought to
+// +-1024 row by row (x_scale undoes it); what gate_up leaves for down is divided by 16 and saturates at +-1e6.
+constexpr float WEIGHT_UP = 64, HIDDEN_DOWN = 0.0625f;
+
+// Column (of 32) that stands at position p, and back.
+MOTE_FN int prefill_column(int p) { return (p >> 1 & 3) * 8 + (p >> 4) * 4 + (p >> 3 & 1) * 2 + (p & 1); }
+MOTE_FN int prefill_position(int c) { return (c >> 2 & 1) * 16 + (c >> 1 & 1) * 8 + (c >> 3) * 2 + (c & 1); }
+
+#ifdef __CUDACC__
+MOTE_FN u32 add_half2(u32 a, u32 b)
+{
+    u32 d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+MOTE_FN u32 mul_half2(u32 a, u32 b)
+{
+    u32 d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+MOTE_FN u32 fma_half2(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+MOTE_FN u32 fma_bf16x2(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+#endif
+
+MOTE_FN constexpr u32 twice(u32 half) { return half << 16 | half; }
+
+// E8M0 scales span far more than f16, and their products with the values of E2M1 are exact in bf16: kinds with such
+// scales use bf16, all others f16 (and bf16, in a dearer way, when they read the same input as one).
+template <class T, int BF16> struct Operand {
+    static constexpr bool SHORT = T::CODE_MIN >= -64 && T::CODE_MAX < 64 && T::ZERO == 0 && !T::HAS_MIN;
+
+    // Scales of row g (low half) and of row g + 8 (high half), as the lane that loaded them sends them to the others.
+    static MOTE_FN u32 pair(float row_g, float row_g8)
+    {
+        return BF16 ? pack_bf16x2(row_g, row_g8) : pack_half2(row_g * WEIGHT_UP, row_g8 * WEIGHT_UP);
+    }
+
+    // Eight codes of two rows (words as Tile::codes leaves them: rows g and g + 8 of columns 8 t .., then of columns
+    // 8 t + 4 ..), scale and min pairs of their sub-block: the operands a[i] of two products.
+    static MOTE_FN void convert(const u32 code[4], u32 scale, u32 min, u32 a[2][4])
+    {
+        MOTE_UNROLL
+        for (int r = 0; r < 2; r++) {
+            u32 pick = r ? 0x3232 : 0x1010, s = prmt(scale, scale, pick), m = T::HAS_MIN ? prmt(min, min, pick) : 0;
+            MOTE_UNROLL
+            for (int i = 0; i < 2; i++) {
+                a[i][r] = two(code[2 * i + r], 0x4140, s, m);
+                a[i][2 + r] = two(code[2 * i + r], 0x4342, s, m);
+            }
+        }
+    }
+
+    // Two bytes of a word of codes (chosen by `pick`) as weights. A byte below a fixed exponent is an integer; what that
+    // exponent adds is taken off exactly.
+    static MOTE_FN u32 two(u32 bytes, u32 pick, u32 scale, u32 min)
+    {
+        if constexpr (BF16 && SHORT) { // 128 + (64 + code): 128 .. 255 count by one
+            u32 v = prmt((bytes ^ 0x40404040) & 0x7F7F7F7F, 0x43434343, pick);
+            v = fma_bf16x2(v, twice(0x3F80), twice(0xC340)); // - 192
+            return fma_bf16x2(v, scale, twice(0x8000));
+        } else { // 1024 + (128 + code): 1024 .. 2047 count by one
+            constexpr u32 LIFT = T::CODE_MIN < 0 ? 128 : 0;
+            u32 v = prmt(LIFT ? bytes ^ 0x80808080 : bytes, 0x64646464, pick);
+            v = add_half2(v, twice(0x8000 | (0x6400 + LIFT + T::ZERO)));
+            if constexpr (BF16) {
+                float s = bf16_to_float(scale & 0xFFFF), m = T::HAS_MIN ? bf16_to_float(min & 0xFFFF) : 0;
+                return pack_bf16x2(half_to_float(v & 0xFFFF) * s + m, half_to_float(v >> 16) * s + m);
+            } else if constexpr (T::HAS_MIN) return fma_half2(v, scale, min);
+            else return mul_half2(v, scale);
+        }
+    }
+};
+
+#endif

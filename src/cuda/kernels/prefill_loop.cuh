@@ -1,0 +1,148 @@
+// prefill_loop.cuh: 128 or 256 rows of weights times up to N tokens, all columns: what every prefill kernel is made of.
+//
+// A block of eight warps; a warp owns the same 16 rows (a tile) of one or two matrices, or two tiles of one. Tokens go
+// round a ring of shared memory, a unit (128 columns) a stage, copied asynchronously two units ahead; weights go from
+// device memory to registers one unit ahead, become half precision there and are multiplied from there. So a weight is
+// unpacked once per N tokens and never written anywhere.
+//
+// Shared memory (all dynamic): [STAGES] stages, the tokens' scales, tables of both kinds (PREFILL_SHARED on the host).
+#ifndef PREFILL_LOOP_CUH
+#define PREFILL_LOOP_CUH
+#include "tile.cuh"
+// Products of 128 tokens are for wgmma alone: with mma.m16n8k16 there are no registers left for unpacking.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(PREFILL_MMA)
+#define PREFILL_WGMMA 1
+#include "prefill_wgmma.cuh"
+#else
+#define PREFILL_WGMMA 0
+#include "prefill_mma.cuh"
+#endif
+
+constexpr int THREADS = 256, STAGES = 4, AHEAD = STAGES - 2;
+constexpr int KP = (COLS + 127) / 128 * 128; // columns of a row of activations: halves
+
+extern __shared__ __align__(1024) u8 shared[];
+
+template <int N> MOTE_FN float *shared_scale() { return (float *)(shared + STAGES * N * 256); }
+template <int N> MOTE_FN u32 *shared_lut() { return (u32 *)(shared_scale<N>() + N); }
+
+template <class A, class B> constexpr bool SAME = false;
+template <class A> constexpr bool SAME<A, A> = true;
+
+// A block's tokens on their way to shared memory. Thread: chunk tid % 16 of rows tid / 16, + 16, ..
+template <int N> struct Ring {
+    const u8 *x;
+    u32 from[N / 16]; // in chunks
+    u32 to;
+
+    // Tokens are rows row_of[first ..] (or first ..) of x; past the count the last one again.
+    MOTE_FN void start(const u16 *rows, const int *row_of, int first, int count)
+    {
+        int chunk = threadIdx.x % 16, r = threadIdx.x / 16;
+        x = (const u8 *)rows;
+        to = shared_address(shared) + (chunk >> 3) * N * 128 + r * 128 + ((chunk & 7) ^ (r & 7)) * 16;
+#pragma unroll
+        for (int i = 0; i < N / 16; i++) {
+            int at = first + min(r + 16 * i, count - 1);
+            from[i] = (u32)(row_of ? row_of[at] : at) * (KP / 8) + chunk;
+        }
+    }
+    MOTE_FN void fill(int unit) const
+    {
+        u32 stage = to + unit % STAGES * (N * 256);
+#pragma unroll
+        for (int i = 0; i < N / 16; i++)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + i * 2048),
+                         "l"(x + (size_t)(from[i] + unit * 16) * 16)
+                         : "memory");
+    }
+};
+
+// Weights of one matrix on their way: a warp's tile.
+template <class T> struct Rows {
+    typename T::Raw raw;
+    const u8 *record;
+    const u32 *lut;
+
+    MOTE_FN void start(const u8 *at, const u32 *table, int lane)
+    {
+        record = at;
+        lut = table;
+        T::load(raw, record, 0, lane);
+    }
+
+    // acc += this unit's columns; the next unit's weights are asked for as soon as their registers are free.
+    template <int N> MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[4][2][4], u32 stage, int unit, int lane)
+    {
+        u32 code[4][4], scale_pair[T::SUBS], min_pair[T::SUBS];
+        float scale[2][T::SUBS], least[2][T::SUBS];
+        T::codes(raw, lut, lane, code);
+        T::scales(raw, lane, scale, least);
+        T::load(raw, record, min(unit + 1, T::UNITS - 1), lane);
+#pragma unroll
+        for (int b = 0; b < T::SUBS; b++) {
+            scale_pair[b] = Operand<T, X_BF16>::pair(scale[0][b], scale[1][b]);
+            min_pair[b] = T::HAS_MIN ? Operand<T, X_BF16>::pair(least[0][b], least[1][b]) : 0;
+        }
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
+            products_wait<PRODUCTS_UNDER_WAY>();
+            Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s]);
+            products_begin();
+            products<N, X_BF16>(acc, a[s], stage, s, lane);
+            products_end();
+        }
+    }
+
+    // The lane with t = s holds sub-block s; the first 16 columns of 32 are those of lanes 0 and 1 of a row.
+    static MOTE_FN u32 of_sub_block(const u32 pair[T::SUBS], int s, int lane)
+    {
+        u32 v = __shfl_sync(~0u, pair[0], (lane & 28) | s);
+        if constexpr (T::SUBS == 2) {
+            u32 second = __shfl_sync(~0u, pair[1], (lane & 28) | s);
+            if (lane & 2) v = second;
+        }
+        return v;
+    }
+};
+
+// acc[0] = the rows of record0 times the block's tokens; TILES 2: acc[1] those of record1, which may be of another
+// kind. acc[.][4 b + j]: token 8 b + 2 t + (j & 1), row g + 8 (j >> 1) of the tile. All threads of the block.
+template <class T0, class T1, int TILES, int N>
+MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *record1, float (&acc)[TILES][N / 2])
+{
+    constexpr bool TWO_TABLES = TILES == 2 && T1::LUT_WORDS > 0 && !SAME<T0, T1>;
+    u32 *lut0 = shared_lut<N>(), *lut1 = TWO_TABLES ? lut0 + T0::LUT_WORDS : lut0;
+    int lane = threadIdx.x % 32;
+    Rows<T0> first;
+    Rows<T1> second;
+    first.start(record0, lut0, lane);
+    if constexpr (TILES == 2) second.start(record1, lut1, lane);
+    if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
+    if constexpr (TWO_TABLES) T1::fill(lut1, threadIdx.x, THREADS);
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+        if (u < T0::UNITS) ring.fill(u);
+        copy_commit();
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) acc[i][j] = 0;
+    u32 a[4][2][4];
+#pragma unroll 1
+    for (int unit = 0; unit < T0::UNITS; unit++) {
+        copy_wait<AHEAD - 1>();
+        stage_written();
+        __syncthreads(); // this unit's tokens are there, and no warp reads those of two units ago any more
+        if (unit + AHEAD < T0::UNITS) ring.fill(unit + AHEAD);
+        copy_commit();
+        u32 stage = shared_address(shared) + unit % STAGES * (N * 256);
+        first.template multiply<N>(acc[0], a, stage, unit, lane);
+        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, unit, lane);
+    }
+    products_wait<0>();
+}
+
+#endif
