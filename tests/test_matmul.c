@@ -16,10 +16,8 @@
 
 #include <cmocka.h>
 
-#include "base/float_bits.h"
-#include "base/rng.h"
 #include "cpu/kernel.h"
-#include "quant/decode.h"
+#include "random_matrix.h"
 
 static struct mote_rng rng;
 static uint64_t seed;
@@ -50,119 +48,31 @@ static void unfence(struct fenced *f)
 
 /* ---- random weights ---- */
 
-static double uniform(double low, double high)
-{
-    return low + (high - low) * mote_rng_unit(&rng);
-}
-static float random_scale(void)
-{
-    float magnitude = (float)exp2(uniform(-9, -3));
-    return mote_rng_below(&rng, 4) ? magnitude : -magnitude;
-}
-static void put_f16(uint8_t *at, float value)
-{
-    uint16_t half = mote_f32_f16(value);
-    memcpy(at, &half, 2);
-}
-
-/* Where a block's f16 fields are. */
-static const struct {
-    enum mote_format format;
-    int at[2];
-} half_fields[] = {
-    {MOTE_FORMAT_Q4_0, {0, -1}},   {MOTE_FORMAT_Q4_1, {0, 2}},    {MOTE_FORMAT_Q5_0, {0, -1}},
-    {MOTE_FORMAT_Q5_1, {0, 2}},    {MOTE_FORMAT_Q8_0, {0, -1}},   {MOTE_FORMAT_Q2_K, {80, 82}},
-    {MOTE_FORMAT_Q3_K, {108, -1}}, {MOTE_FORMAT_Q4_K, {0, 2}},    {MOTE_FORMAT_Q5_K, {0, 2}},
-    {MOTE_FORMAT_Q6_K, {208, -1}}, {MOTE_FORMAT_IQ1_S, {0, -1}},  {MOTE_FORMAT_IQ2_XXS, {0, -1}},
-    {MOTE_FORMAT_IQ2_XS, {0, -1}}, {MOTE_FORMAT_IQ2_S, {0, -1}},  {MOTE_FORMAT_IQ3_XXS, {0, -1}},
-    {MOTE_FORMAT_IQ3_S, {0, -1}},  {MOTE_FORMAT_IQ4_NL, {0, -1}}, {MOTE_FORMAT_IQ4_XS, {0, -1}},
-    {MOTE_FORMAT_TQ1_0, {52, -1}}, {MOTE_FORMAT_TQ2_0, {64, -1}}, {MOTE_FORMAT_Q1_0, {0, -1}},
-    {MOTE_FORMAT_Q2_0, {0, -1}},   {MOTE_FORMAT_PQ2_0, {0, -1}},  {MOTE_FORMAT_PTQ1_0, {26, -1}},
-};
-
-/* What the bytes of codes are: random, or all alike (0x00, 0xFF, 0x80, 0x7F). */
-enum pattern { RANDOM, ZEROS, ONES, TOP_BIT, LOW_BITS, PATTERN_COUNT };
-
-static void fill_bytes(uint8_t *at, size_t n, enum pattern pattern)
-{
-    static const uint8_t value[PATTERN_COUNT] = {0, 0x00, 0xFF, 0x80, 0x7F};
-    for (size_t i = 0; i < n; i++) at[i] = pattern == RANDOM ? (uint8_t)mote_rng_u64(&rng) : value[pattern];
-}
-
-static void fill_block_scales(enum mote_format format, uint8_t *block)
-{
-    for (size_t i = 0; i < sizeof half_fields / sizeof half_fields[0]; i++)
-        if (half_fields[i].format == format)
-            for (int j = 0; j < 2; j++)
-                if (half_fields[i].at[j] >= 0) put_f16(block + half_fields[i].at[j], random_scale());
-    if (format == MOTE_FORMAT_MXFP4) block[0] = (uint8_t)(118 + mote_rng_below(&rng, 12));
-    if (format == MOTE_FORMAT_NVFP4)
-        for (int i = 0; i < 4; i++) block[i] = (uint8_t)(mote_rng_below(&rng, 0x60));
-    if (format == MOTE_FORMAT_IQ1_M) { /* d's nibbles are the top nibbles of four 16-bit words */
-        uint16_t half = mote_f32_f16(random_scale());
-        for (int i = 0; i < 4; i++)
-            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | ((half >> (4 * i)) & 15) << 4);
-    }
-}
-
 struct weights {
     struct mote_matrix m;
     struct fenced data, scale, bias;
 };
 
-static size_t put_plane_value(enum mote_format format, uint8_t *at, float value)
-{
-    uint16_t half = format == MOTE_FORMAT_F16 ? mote_f32_f16(value) : mote_f32_bf16(value);
-    if (format != MOTE_FORMAT_F32) return memcpy(at, &half, 2), 2;
-    return memcpy(at, &value, 4), 4;
-}
-
 static struct weights make_weights(enum mote_format format, int64_t n_row, int64_t n_col, int group,
                                    enum pattern pattern)
 {
-    const struct mote_format_traits *traits = mote_format_traits(format);
-    struct weights w = {0};
-    size_t row_bytes = mote_format_row_bytes(format, n_col), size = row_bytes * (size_t)n_row;
-    w.data = fence(size);
-    w.m = mote_matrix_view(format, w.data.data, n_row, n_col);
-    if (mote_rng_below(&rng, 2)) w.m.factor = (float)uniform(0.5, 2);
-    if (traits->family == MOTE_FAMILY_PLAIN) {
-        for (int64_t i = 0; i < n_row * n_col; i++) {
-            float v = (float)uniform(-1, 1);
-            put_plane_value(format, w.data.data + (size_t)i * (size_t)traits->block_bytes, v);
-        }
-        return w;
-    }
-    fill_bytes(w.data.data, size, pattern);
-    if (traits->family == MOTE_FAMILY_BLOCK) {
-        for (size_t b = 0; b < size; b += (size_t)traits->block_bytes)
-            fill_block_scales(format, w.data.data + b);
-        return w;
-    }
-    /* PLANAR */
-    size_t n_scale = (size_t)(n_row * (n_col / group));
+    static const enum mote_format plane[3] = {MOTE_FORMAT_F32, MOTE_FORMAT_F16, MOTE_FORMAT_BF16};
+    struct weights w = {.m = mote_matrix_view(format, NULL, n_row, n_col)};
     w.m.group = group;
-    if (format == MOTE_FORMAT_MLX_MXFP4 || format == MOTE_FORMAT_MLX_MXFP8 ||
-        format == MOTE_FORMAT_MLX_NVFP4) {
-        if (format == MOTE_FORMAT_MLX_MXFP8) /* no NaN codes */
-            for (size_t i = 0; i < size; i++) w.data.data[i] &= 0x77;
-        w.scale = fence(n_scale);
-        for (size_t i = 0; i < n_scale; i++)
-            w.scale.data[i] = (uint8_t)(format == MOTE_FORMAT_MLX_NVFP4 ? mote_rng_below(&rng, 0x60)
-                                                                        : 118 + mote_rng_below(&rng, 12));
-    } else {
-        static const enum mote_format plane[3] = {MOTE_FORMAT_F32, MOTE_FORMAT_F16, MOTE_FORMAT_BF16};
-        w.m.scale_format = plane[mote_rng_below(&rng, 3)];
-        size_t each = w.m.scale_format == MOTE_FORMAT_F32 ? 4 : 2;
-        w.scale = fence(n_scale * each);
-        w.bias = fence(n_scale * each);
-        for (size_t i = 0; i < n_scale; i++) {
-            put_plane_value(w.m.scale_format, w.scale.data + i * each, random_scale());
-            put_plane_value(w.m.scale_format, w.bias.data + i * each, 4 * random_scale());
-        }
+    w.m.scale_format = plane[mote_rng_below(&rng, 3)];
+    if (mote_rng_below(&rng, 2)) w.m.factor = (float)random_uniform(&rng, 0.5, 2);
+    size_t scale_bytes = random_scale_bytes(&w.m);
+    w.data = fence(w.m.row_bytes * (size_t)n_row);
+    w.m.data = w.data.data;
+    if (scale_bytes) {
+        w.scale = fence(scale_bytes);
+        w.m.scale = w.scale.data;
+    }
+    if (random_is_affine(format)) {
+        w.bias = fence(scale_bytes);
         w.m.bias = w.bias.data;
     }
-    w.m.scale = w.scale.data;
+    random_fill(&rng, &w.m, pattern, w.data.data, w.scale.data, w.bias.data);
     return w;
 }
 
@@ -333,14 +243,8 @@ static void check_case(enum mote_cpu_tier tier, enum mote_act_type type, enum mo
 {
     const struct mote_cpu_kernels *table = mote_cpu_kernels(tier),
                                   *scalar = mote_cpu_kernels(MOTE_CPU_SCALAR);
-    int group = 0;
-    if (mote_format_traits(format)->family == MOTE_FAMILY_PLANAR) {
-        group = format == MOTE_FORMAT_MLX_NVFP4 ? 16
-                : format == MOTE_FORMAT_MLX_MXFP4 || format == MOTE_FORMAT_MLX_MXFP8
-                    ? 32
-                    : 32 << mote_rng_below(&rng, 3);
-        if (group > 32) n_col = (n_col + group - 1) / group * group;
-    }
+    int group = random_group(format, 32 << mote_rng_below(&rng, 3));
+    if (group > 32) n_col = (n_col + group - 1) / group * group;
     int64_t n_act = n_x + (int64_t)mote_rng_below(&rng, 3);
     struct weights w = make_weights(format, n_row, n_col, group, pattern);
     struct acts a = make_acts(type, n_act, n_col, constant);
@@ -352,7 +256,7 @@ static void check_case(enum mote_cpu_tier tier, enum mote_act_type type, enum mo
     }
     struct job j = {
         .tier = mote_cpu_tier_name(tier), .type = type, .m = &w.m, .act = &a.act, .x_row = x_row, .n_x = n_x};
-    if (pattern != RANDOM) /* largest scale of fill_block_scales and make_weights times largest offset */
+    if (pattern != RANDOM) /* largest scale of random_fill times largest offset */
         j.least = format == MOTE_FORMAT_MXFP4 || format == MOTE_FORMAT_MLX_MXFP4 ? 2 * 12 : 0x1p-3 * 8;
     if (n_x <= MOTE_DOT_ROWS) {
         j.kind = "dot";
@@ -435,8 +339,8 @@ static void test_scalar(void **state)
         assert_non_null(table->dot[MOTE_ACT_F32][f]);
         enum mote_act_type type = mote_act_default((enum mote_format)f);
         assert_non_null(table->dot[type][f]);
-        int group = f == MOTE_FORMAT_MLX_NVFP4 ? 16 : 32;
-        struct weights w = make_weights((enum mote_format)f, ROWS, COLS, group, RANDOM);
+        struct weights w =
+            make_weights((enum mote_format)f, ROWS, COLS, random_group((enum mote_format)f, 32), RANDOM);
         struct acts exact = make_acts(MOTE_ACT_F32, ACTS, COLS, 0);
         size_t size = mote_act_bytes(type, ACTS, COLS);
         struct fenced memory = fence(size ? size : 1);
