@@ -30,9 +30,9 @@ LIB_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SRC),$(LIB_SRC))) $(ISA_SR
 KERNEL_TEXT := $(if $(filter cuda,$(LAYERS)),$(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh)) $(wildcard src/cuda/layout.h src/cuda/step.h))
 LIB_OBJ += $(if $(filter cuda,$(LAYERS)),$(B)/src/cuda/kernel_text_data.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
-TEST_SRC := $(wildcard tests/test_*.c)
+TEST_SRC := $(wildcard tests/test_*.c tests/test_*.cc)
 TEST_SUPPORT := $(filter-out $(TEST_SRC) tests/bench_%,$(wildcard tests/*.c))
-TEST_BIN := $(TEST_SRC:tests/%.c=$(B)/tests/%)
+TEST_BIN := $(patsubst %,$(B)/%,$(basename $(TEST_SRC)))
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/tests/%)
 
@@ -67,6 +67,12 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,cc)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c $< -o $@
+
+# Tests of device text that is also C++ (tile.cuh): hundreds of instances, so nothing is optimised.
+$(B)/tests/%.o: tests/%.cc
+	@mkdir -p $(@D)
+	$(call say,c++)
+	$(Q)$(CXX) -std=c++17 -O0 -g -fno-exceptions -fno-rtti -ffp-contract=off -Wall -Wextra -Wpedantic -Werror -Isrc -Isrc/cuda -Iinclude $(SANFLAGS) -MMD -MP -c $< -o $@
 
 # A C array of the kernel texts: every line a string literal. The folder is named too: it changes when a text goes.
 $(B)/src/cuda/kernel_text_data.c: $(KERNEL_TEXT) src/cuda/kernels tools/embed.sh
