@@ -1,7 +1,108 @@
-/* unit_list.c: the table of representative units. See unit_list.h. */
+/* unit_list.c: the table of representative units. See unit_list.h.
+ *
+ * The first row of a text is what every architecture compiles; the others are compiled for sm_90a. linear.cu has a
+ * row for every format: all views of Tile<> are instantiated at least once. The rest covers the kinds of codes.
+ */
 #include "cuda/unit_list.h"
+
+#include "cuda/layout.h"
+
+/* Columns of a scale where the format's own block says it (GROUP kinds of layout.h). */
+#define BLOCK_Q4_0 "32"
+#define BLOCK_Q4_1 "32"
+#define BLOCK_Q5_0 "32"
+#define BLOCK_Q5_1 "32"
+#define BLOCK_Q8_0 "32"
+#define BLOCK_IQ4_NL "32"
+#define BLOCK_TQ1_0 "256"
+#define BLOCK_TQ2_0 "256"
+#define BLOCK_MXFP4 "32"
+#define BLOCK_Q1_0 "128"
+#define BLOCK_Q2_0 "64"
+#define BLOCK_PQ2_0 "128"
+#define BLOCK_PTQ1_0 "128"
+#define BLOCK_AFFINE2 "64"
+#define BLOCK_AFFINE3 "64"
+#define BLOCK_AFFINE4 "64"
+#define BLOCK_AFFINE5 "32"
+#define BLOCK_AFFINE6 "64"
+#define BLOCK_AFFINE8 "128"
+#define BLOCK_MLX_MXFP4 "32"
+#define SUB_0(format) BLOCK_##format
+#define SUB_16(format) "16"
+#define SUB_32(format) "32"
+
+/* The template arguments of Tile<> before the columns, of a row of MOTE_TILE_KINDS. */
+#define TILE_TEXT(code, zero, table, sub, item, min, exponent) \
+    "MOTE_CODE_" #code "," #zero ",MOTE_TABLE_" #table "," sub ",MOTE_ITEM_" #item "," #min "," #exponent ",0"
+#define TILE_Q4_K TILE_TEXT(C4, 0, NONE, "32", U8, 1, 0)
+#define TILE_Q6_K TILE_TEXT(C6, 32, NONE, "16", S8, 0, 0)
+#define TILE_Q2_K TILE_TEXT(C2, 0, NONE, "16", NIBBLES, 1, 0)
+#define TILE_Q3_K TILE_TEXT(C3, 4, NONE, "16", S8, 0, 0)
+#define TILE_Q8_0 TILE_TEXT(C8, 0, NONE, "32", F16, 0, 0)
+#define TILE_IQ2_XXS TILE_TEXT(IQ2XXS, 0, NONE, "32", INSIDE, 0, -3)
+#define TILE_IQ3_XXS TILE_TEXT(IQ3XXS, 0, NONE, "32", INSIDE, 0, -2)
+#define TILE_IQ4_XS TILE_TEXT(LUT4, 0, IQ4NL, "32", S8, 0, 0)
+#define TILE_TQ1_0 TILE_TEXT(T5, 1, NONE, "256", F16, 0, 0)
+#define TILE_TQ2_0 TILE_TEXT(C2, 1, NONE, "256", F16, 0, 0)
+#define TILE_MXFP4 TILE_TEXT(LUT4, 0, E2M1, "32", E8M0, 0, -1)
+#define TILE_NVFP4 "MOTE_CODE_LUT4,0,MOTE_TABLE_E2M1,16,MOTE_ITEM_UE4M3,0,-1,1" /* with a tensor scale */
+#define TILE_AFFINE4 TILE_TEXT(C4, 0, NONE, "64", BF16, 1, 0)
+
+#define SHAPE_30B " D_MODEL=2048 N_FF=768"
+#define MOE(name, gate, up, down)                                                  \
+    {                                                                              \
+        {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B}, name, 1 \
+    }
 
 const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"bandwidth.cu", ""}, "read", 1},
+    {{"rows.cu", "ROWS=1"}, "all", 1},
+    {{"route.cu", "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1"}, "128/8", 1},
+    {{"route.cu", "N_EXPERT=256 N_USED=8 SCORE=2 N_GROUP=8 N_GROUP_USED=4 RENORMALISE=1"}, "256/8-groups", 1},
+    {{"plain.cu", "ITEM=1"}, "bf16", 1},
+    {{"plain.cu", "ITEM=0"}, "f16", 1},
+    {{"plain.cu", "ITEM=2"}, "f32", 1},
+    {{"attend.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128"}, "128/32/4", 1},
+    {{"attend.cu", "HEAD_DIM=64 N_HEAD=16 N_HEAD_KV=16 N_ROT=64"}, "64/16/16", 1},
+
+    {{"attend_prefill.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128 SHARED=101376"}, "128/32/4", 1},
+
+#define X(format, code, zero, table, sub, item, min, exponent)                                               \
+    {{"linear.cu", "W0=" TILE_TEXT(code, zero, table, SUB_##sub(format), item, min, exponent) " COLS=2048"}, \
+     #format,                                                                                                \
+     1},
+    MOTE_TILE_KINDS(X)
+#undef X
+        {{"linear.cu", "W0=" TILE_NVFP4 " COLS=2048"}, "NVFP4-scaled", 1},
+    {{"linear.cu", "W0=" TILE_Q4_K " COLS=5632"}, "Q4_K-wide", 1},
+
+    MOE("Q4_K/Q6_K", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K),
+    MOE("Q2_K/Q3_K", TILE_Q2_K, TILE_Q2_K, TILE_Q3_K),
+    MOE("IQ2_XXS/IQ3_XXS", TILE_IQ2_XXS, TILE_IQ2_XXS, TILE_IQ3_XXS),
+    MOE("TQ1_0", TILE_TQ1_0, TILE_TQ1_0, TILE_TQ1_0),
+    MOE("MXFP4", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4),
+    MOE("NVFP4/AFFINE4", TILE_NVFP4, TILE_NVFP4, TILE_AFFINE4),
+
+    {{"moe_reference.cu", "W0=" TILE_Q4_K " COLS=2048 SPLIT=4"}, "Q4_K", 0},
+    {{"moe_reference.cu", "W0=" TILE_IQ2_XXS " COLS=768 SPLIT=1"}, "IQ2_XXS", 0},
+
+    {{"prefill_step.cu", ""}, "all", 1},
+    {{"prefill_linear.cu", "W0=" TILE_Q4_K " COLS=2048 X_BF16=0"}, "Q4_K", 1},
+    {{"prefill_linear.cu", "W0=" TILE_Q6_K " COLS=2048 X_BF16=0"}, "Q6_K", 1},
+    {{"prefill_linear.cu", "W0=" TILE_Q8_0 " COLS=2048 X_BF16=1"}, "Q8_0-bf16", 1},
+    {{"prefill_linear.cu", "W0=" TILE_TQ2_0 " COLS=2048 X_BF16=0"}, "TQ2_0", 1},
+    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_BF16=0"}, "Q4_K", 1},
+    {{"prefill_gate_up.cu", "W0=" TILE_IQ2_XXS " W1=" TILE_IQ2_XXS " COLS=2048 X_BF16=0 H_BF16=1"},
+     "IQ2_XXS",
+     1},
+    {{"prefill_gate_up.cu", "W0=" TILE_MXFP4 " W1=" TILE_MXFP4 " COLS=2048 X_BF16=1 H_BF16=1"},
+     "MXFP4-bf16",
+     1},
+    {{"prefill_gate_up.cu", "W0=" TILE_NVFP4 " W1=" TILE_NVFP4 " COLS=2048 X_BF16=0 H_BF16=0"}, "NVFP4", 1},
+    {{"prefill_down.cu", "W0=" TILE_Q6_K " COLS=768 X_BF16=0"}, "Q6_K", 1},
+    {{"prefill_down.cu", "W0=" TILE_IQ3_XXS " COLS=768 X_BF16=0"}, "IQ3_XXS", 1},
+    {{"prefill_down.cu", "W0=" TILE_TQ1_0 " COLS=768 X_BF16=0"}, "TQ1_0", 1},
+    {{"prefill_down.cu", "W0=" TILE_IQ4_XS " COLS=768 X_BF16=0"}, "IQ4_XS", 1},
     {{NULL, NULL}, NULL, 0},
 };
