@@ -47,17 +47,22 @@ struct sum_job {
 };
 
 enum { CONVERT, SORT, SUM };
-static const struct cuda_text step_text = {
-    .name = "prefill_step.cu", .kernel = {"prefill_convert", "prefill_sort", "prefill_sum"}};
+static const struct cuda_text step_text = {.name = "prefill_step.cu",
+                                           .kernel = {"prefill_convert", "prefill_sort", "prefill_sum"}};
 /* [0]: devices with wgmma; [1]: others, whose kernels end at 64 tokens. */
-#define TEXT(file, ...) {.name = file, .kernel = {__VA_ARGS__}, .is_hot = 1, .shared = 1}
+#define TEXT(file, ...)                                                 \
+    {                                                                   \
+        .name = file, .kernel = {__VA_ARGS__}, .is_hot = 1, .shared = 1 \
+    }
 enum { LINEAR_128X32, LINEAR_128X64, LINEAR_256X64, LINEAR_256X128 };
 static const struct cuda_text linear_text[2] = {
-    TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64", "prefill_linear_256x128"),
+    TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64",
+         "prefill_linear_256x128"),
     TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64")};
 enum { NARROW, WIDE }; /* pieces of up to 64, 128 pairs */
 static const struct cuda_text gate_up_text[2] = {
-    TEXT("prefill_gate_up.cu", "prefill_gate_up_64", "prefill_gate_up_128"), TEXT("prefill_gate_up.cu", "prefill_gate_up_64")};
+    TEXT("prefill_gate_up.cu", "prefill_gate_up_64", "prefill_gate_up_128"),
+    TEXT("prefill_gate_up.cu", "prefill_gate_up_64")};
 static const struct cuda_text down_text[2] = {TEXT("prefill_down.cu", "prefill_down_64", "prefill_down_128"),
                                               TEXT("prefill_down.cu", "prefill_down_64")};
 #undef TEXT
@@ -87,12 +92,12 @@ static size_t padded(int64_t n_col)
 /* ---- scratch ---- */
 
 struct scratch {
-    uint16_t *x;    /* [max_row][widest input, padded] */
-    float *x_scale; /* [max_row] */
-    uint16_t *h;    /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded] */
-    float *flat;    /* [max_pair][d_model] */
-    float *shared;  /* [max_row][d_model] */
-    int32_t *row_of, *place; /* [max_pair] */
+    uint16_t *x;              /* [max_row][widest input, padded] */
+    float *x_scale;           /* [max_row] */
+    uint16_t *h;              /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded] */
+    float *flat;              /* [max_pair][d_model] */
+    float *shared;            /* [max_row][d_model] */
+    int32_t *row_of, *place;  /* [max_pair] */
     int32_t *piece, *n_piece; /* [most pieces][4] */
 };
 
@@ -136,8 +141,9 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
     char text[MOTE_TILE_TEXT];
     mote_tile_kind_text(&weight->kind, text);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    return mote_cuda_program(cuda, &linear_text[!has_wgmma(cuda)], &weight->prefill, "W0=%s COLS=%lld X_BF16=%d", text,
-                             (long long)weight->n_col, is_bf16(&weight->kind));
+    return mote_cuda_program(cuda, &linear_text[!has_wgmma(cuda)], &weight->prefill,
+                             "W0=%s COLS=%lld X_BF16=%d", text, (long long)weight->n_col,
+                             is_bf16(&weight->kind));
 }
 
 mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts)
@@ -146,10 +152,12 @@ mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_exp
     for (int p = 0; p < CUDA_PROJECTIONS; p++) mote_tile_kind_text(&experts->kind[p], text[p]);
     int down_bf16 = is_bf16(&experts->kind[CUDA_DOWN]);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    TRY(mote_cuda_program(cuda, &gate_up_text[!has_wgmma(cuda)], &experts->prefill_gate_up, "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d",
-                          text[CUDA_GATE], text[CUDA_UP], (long long)experts->d_model, reads_bf16(experts), down_bf16));
-    return mote_cuda_program(cuda, &down_text[!has_wgmma(cuda)], &experts->prefill_down, "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN],
-                             (long long)experts->n_ff, down_bf16);
+    TRY(mote_cuda_program(cuda, &gate_up_text[!has_wgmma(cuda)], &experts->prefill_gate_up,
+                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d", text[CUDA_GATE], text[CUDA_UP],
+                          (long long)experts->d_model, reads_bf16(experts), down_bf16));
+    return mote_cuda_program(cuda, &down_text[!has_wgmma(cuda)], &experts->prefill_down,
+                             "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN], (long long)experts->n_ff,
+                             down_bf16);
 }
 
 /* ---- launches ---- */
@@ -166,7 +174,8 @@ static size_t shared_bytes(int width, const struct mote_tile_kind *a, const stru
     size_t bytes = (size_t)width * (STAGES * UNIT * sizeof(uint16_t) + sizeof(float));
     const struct mote_tile_kind *kind[] = {a, b && !mote_tile_kind_same(a, b) ? b : NULL};
     for (int i = 0; i < 2; i++)
-        if (kind[i] && (kind[i]->code == MOTE_CODE_IQ2XXS || kind[i]->code == MOTE_CODE_IQ3XXS)) bytes += TABLE;
+        if (kind[i] && (kind[i]->code == MOTE_CODE_IQ2XXS || kind[i]->code == MOTE_CODE_IQ3XXS))
+            bytes += TABLE;
     return bytes;
 }
 
@@ -181,18 +190,23 @@ static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, c
 
 /* The block shape that ends first: rounds of blocks, each as long as its products or its unpacking takes (in cycles
  * a unit: a product of 128 rows x 1 token takes 8 at the tensor cores' full rate; unpacking 128 rows about 430). */
-static int linear_shape(const struct cuda_backend *cuda, int64_t n_row, int64_t n_token, int *rows, int *width)
+static int linear_shape(const struct cuda_backend *cuda, int64_t n_row, int64_t n_token, int *rows,
+                        int *width)
 {
     static const struct {
         int rows, width;
-    } shape[] = {[LINEAR_128X32] = {128, 32}, [LINEAR_128X64] = {128, 64}, [LINEAR_256X64] = {256, 64}, [LINEAR_256X128] = {256, 128}};
+    } shape[] = {[LINEAR_128X32] = {128, 32},
+                 [LINEAR_128X64] = {128, 64},
+                 [LINEAR_256X64] = {256, 64},
+                 [LINEAR_256X128] = {256, 128}};
     int best = 0;
     int64_t least = INT64_MAX;
     for (int i = 0; i <= (has_wgmma(cuda) ? LINEAR_256X128 : LINEAR_256X64); i++) {
         int tiles = shape[i].rows / 128;
         int64_t blocks = (int64_t)ceil_div(n_row, shape[i].rows) * ceil_div(n_token, shape[i].width);
         int64_t products = shape[i].width * 11, unpacking = 430;
-        int64_t time = ceil_div(blocks, cuda->info->n_sm) * (100 + tiles * (products > unpacking ? products : unpacking));
+        int64_t time = ceil_div(blocks, cuda->info->n_sm) *
+                       (100 + tiles * (products > unpacking ? products : unpacking));
         if (time < least) {
             least = time;
             best = i;
@@ -203,8 +217,9 @@ static int linear_shape(const struct cuda_backend *cuda, int64_t n_row, int64_t 
     return best;
 }
 
-mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight, const float *x,
-                                     int64_t n_row, int fresh, float *y, int64_t y_stride, const float *residual)
+mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight,
+                                     const float *x, int64_t n_row, int fresh, float *y, int64_t y_stride,
+                                     const float *residual)
 {
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
@@ -221,15 +236,15 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cud
                              .n_token = (int)n_row,
                              .n_row = (int)weight->n_row};
     void *args[] = {&job};
-    return mote_cuda_run(cuda, weight->prefill, kernel, ceil_div(weight->n_row, rows), ceil_div(n_row, width), 1, BLOCK,
-                         shared_bytes(width, &weight->kind, NULL), args);
+    return mote_cuda_run(cuda, weight->prefill, kernel, ceil_div(weight->n_row, rows), ceil_div(n_row, width),
+                         1, BLOCK, shared_bytes(width, &weight->kind, NULL), args);
 }
 
 /* ---- the expert block ---- */
 
 /* As many warps as their counts of every expert leave room for in 48 KiB. */
-static mote_status sort(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job, int n_expert,
-                        int width)
+static mote_status sort(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
+                        int n_expert, int width)
 {
     int n_pair = (int)(job->n_row * job->n_used), n_used = job->n_used;
     int n_warp = (48 * 1024 / 4 - 2) / n_expert - 2;
@@ -253,8 +268,12 @@ static mote_status products(struct cuda_backend *cuda, const struct scratch *s, 
                             const struct pieces *list, int kernel, unsigned most_pieces, float *flat)
 {
     int width = kernel == WIDE ? 128 : 64, h_stride = (int)padded(e->n_ff);
-    struct gate_up_job up = {
-        .list = *list, .x = s->x, .x_scale = s->x_scale, .h = s->h, .n_ff = (int)e->n_ff, .h_stride = h_stride};
+    struct gate_up_job up = {.list = *list,
+                             .x = s->x,
+                             .x_scale = s->x_scale,
+                             .h = s->h,
+                             .n_ff = (int)e->n_ff,
+                             .h_stride = h_stride};
     void *up_args[] = {&up};
     TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, 128), most_pieces, 1, BLOCK,
                       shared_bytes(width, &e->kind[CUDA_GATE], &e->kind[CUDA_UP]), up_args));
@@ -272,8 +291,8 @@ static int width_for(const struct cuda_backend *cuda, int64_t n_pair, int64_t n_
 
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job)
 {
-    FAIL_IF(job->activation != MOTE_ACTIVATION_SWIGLU, MOTE_UNSUPPORTED, "activation %d has no prefill kernel",
-            (int)job->activation);
+    FAIL_IF(job->activation != MOTE_ACTIVATION_SWIGLU, MOTE_UNSUPPORTED,
+            "activation %d has no prefill kernel", (int)job->activation);
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
     const struct cuda_experts *experts = job->n_used ? job->experts->placed : NULL;
@@ -281,8 +300,11 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
     if (experts) {
         int64_t n_pair = job->n_row * job->n_used;
         int kernel = width_for(cuda, n_pair, experts->n_expert), width = kernel == WIDE ? 128 : 64;
-        struct pieces list = {
-            .slot = experts->slot, .piece = s.piece, .n_piece = s.n_piece, .row_of = s.row_of, .n_pair = (int)n_pair};
+        struct pieces list = {.slot = experts->slot,
+                              .piece = s.piece,
+                              .n_piece = s.n_piece,
+                              .row_of = s.row_of,
+                              .n_pair = (int)n_pair};
         int64_t most = n_pair / width + (n_pair < experts->n_expert ? n_pair : experts->n_expert);
         TRY(sort(cuda, &s, job, experts->n_expert, width));
         TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(experts)));
@@ -293,7 +315,8 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
         struct pieces list = {.slot = shared->slot, .n_pair = (int)job->n_row};
         if (!experts || reads_bf16(shared) != cuda->prefill_is_bf16)
             TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(shared)));
-        TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, kernel == WIDE ? 128 : 64), s.shared));
+        TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, kernel == WIDE ? 128 : 64),
+                     s.shared));
     }
     struct sum_job sum = {.flat = s.flat,
                           .place = s.place,
@@ -305,6 +328,6 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
                           .n_used = job->n_used,
                           .d_model = (int)job->d_model};
     void *args[] = {&sum};
-    return mote_cuda_run(cuda, cuda->prefill_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1, BLOCK, 0,
-                         args);
+    return mote_cuda_run(cuda, cuda->prefill_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row,
+                         1, BLOCK, 0, args);
 }

@@ -20,6 +20,14 @@ constexpr float WEIGHT_UP = 64, HIDDEN_DOWN = 0.0625f;
 MOTE_FN int prefill_column(int p) { return (p >> 1 & 3) * 8 + (p >> 4) * 4 + (p >> 3 & 1) * 2 + (p & 1); }
 MOTE_FN int prefill_position(int c) { return (c >> 2 & 1) * 16 + (c >> 1 & 1) * 8 + (c >> 3) * 2 + (c & 1); }
 
+// Where chunk c (16 bytes, of a unit's 256) of a token lies in a stage of N tokens: two panels of [N] x 64 halves; in a
+// panel the eight chunks of a row are turned by the row, so that the same chunk of eight rows meets no bank twice (and
+// as wgmma's swizzle of 128 bytes has it).
+template <int N> MOTE_FN u32 stage_place(u32 row, u32 chunk)
+{
+    return (chunk >> 3) * (N * 128) + row * 128 + ((chunk ^ row) & 7) * 16;
+}
+
 #ifdef __CUDACC__
 MOTE_FN u32 add_half2(u32 a, u32 b)
 {
@@ -95,5 +103,22 @@ template <class T, int BF16> struct Operand {
         }
     }
 };
+
+// The 16 columns of a tile as down reads them: lane (g, t) has columns g, g + 8 of tokens 2 t, 2 t + 1. It gives one
+// token's pair to the lane of g ^ 1 and gets that lane's pair of the other: columns g & 6, + 1, + 8, + 9 of one token,
+// which stand next to each other. `pair` [2]: (column g, column g + 8) of the even and of the odd token.
+MOTE_FN int hidden_keeps(int lane) { return lane >> 2 & 1; } // which token stays; the other is given
+MOTE_FN uint2 hidden_words(const u32 pair[2], u32 got, int lane)
+{
+    int odd = hidden_keeps(lane);
+    u32 low = odd ? got : pair[0], high = odd ? pair[1] : got;
+    uint2 words;
+    words.x = prmt(low, high, 0x5410), words.y = prmt(low, high, 0x7632);
+    return words;
+}
+MOTE_FN int hidden_place(int tile, int lane) // of the four, in a row of columns
+{
+    return tile / 2 * 32 + prefill_position(tile % 2 * 16 + (lane >> 2 & 6));
+}
 
 #endif

@@ -40,7 +40,7 @@ template <int N> struct Ring {
     {
         int chunk = threadIdx.x % 16, r = threadIdx.x / 16;
         x = (const u8 *)rows;
-        to = shared_address(shared) + (chunk >> 3) * N * 128 + r * 128 + ((chunk & 7) ^ (r & 7)) * 16;
+        to = shared_address(shared) + stage_place<N>(r, chunk);
 #pragma unroll
         for (int i = 0; i < N / 16; i++) {
             int at = first + min(r + 16 * i, count - 1);
@@ -52,7 +52,7 @@ template <int N> struct Ring {
         u32 stage = to + unit % STAGES * (N * 256);
 #pragma unroll
         for (int i = 0; i < N / 16; i++)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + i * 2048),
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + i * 16 * 128),
                          "l"(x + (size_t)(from[i] + unit * 16) * 16)
                          : "memory");
     }

@@ -1,8 +1,5 @@
 // prefill_mma.cuh: a warp's 16 rows of operands times N tokens in shared memory, one mma.m16n8k16 after the other: every
 // device with tensor cores. The same functions for sm_90a: prefill_wgmma.cuh.
-//
-// Tokens of a unit lie in shared memory as two panels of [N] x 64 halves; of a row's eight 16-byte chunks, chunk c is at
-// place c ^ (row & 7), so that eight rows' chunks meet no bank twice.
 #ifndef PREFILL_MMA_CUH
 #define PREFILL_MMA_CUH
 #include "prefill_half.cuh"
@@ -17,14 +14,13 @@ MOTE_FN void stage_written() {}
 // acc[4 b + ..] += the operands of 32 columns (sub-block s of the unit) times tokens 8 b ..
 template <int N, int BF16> MOTE_FN void products(float (&acc)[N / 2], const u32 (&a)[2][4], u32 stage, int s, int lane)
 {
-    u32 row = lane & 7, chunk = (s & 1) * 4 + (lane >> 3);
-    u32 at = stage + (s >> 1) * N * 128 + row * 128 + (chunk ^ row) * 16;
+    u32 at = stage + stage_place<N>(lane & 7, s * 4 + (lane >> 3));
     MOTE_UNROLL
     for (int b = 0; b < N / 8; b++) {
         u32 x[4];
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(at + b * 1024)
+                     : "r"(at + b * 8 * 128)
                      : "memory");
         if constexpr (BF16) {
             mma_bf16(acc + 4 * b, a[0], x[0], x[1]);

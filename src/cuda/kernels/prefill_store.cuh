@@ -25,19 +25,16 @@ MOTE_FN void each_product(const float (&acc)[N / 2], int tile, int n_row, int co
         }
 }
 
-// The 16 columns of a tile of eight tokens, in the order that a product reads (prefill_half.cuh): v[0], v[1]: columns
-// g of tokens 2 t, 2 t + 1, v[2], v[3]: columns g + 8. Lanes g and g ^ 1 swap a token, so that each writes two
-// neighbours of both column pairs of one token, which are neighbours too: 8 bytes at to + position.
-template <int BF16> MOTE_FN void store_halves(const float v[4], int tile, u16 *row_of_even, u16 *row_of_odd)
+// Columns g and g + 8 of tokens 2 t, 2 t + 1 (v as an accumulator has them) to rows of halves; null: no such token.
+template <int IS_BF16> MOTE_FN void store_halves(const float v[4], int tile, u16 *row_of_even, u16 *row_of_odd)
 {
-    int lane = threadIdx.x % 32, g = lane / 4, odd = g & 1;
-    u32 even_token = BF16 ? pack_bf16x2(v[0], v[2]) : pack_half2(v[0], v[2]);
-    u32 odd_token = BF16 ? pack_bf16x2(v[1], v[3]) : pack_half2(v[1], v[3]);
-    u32 got = __shfl_xor_sync(~0u, odd ? even_token : odd_token, 4), own = odd ? odd_token : even_token;
-    u32 low = odd ? got : own, high = odd ? own : got; // columns g & ~1 (and + 8), the next ones
-    u16 *to = (odd ? row_of_odd : row_of_even);
-    int at = tile / 2 * 32 + prefill_position(tile % 2 * 16 + (g & 6));
-    if (to) *(uint2 *)(to + at) = make_uint2(prmt(low, high, 0x5410), prmt(low, high, 0x7632));
+    int lane = threadIdx.x % 32, odd = hidden_keeps(lane);
+    u32 pair[2];
+    pair[0] = IS_BF16 ? pack_bf16x2(v[0], v[2]) : pack_half2(v[0], v[2]);
+    pair[1] = IS_BF16 ? pack_bf16x2(v[1], v[3]) : pack_half2(v[1], v[3]);
+    uint2 words = hidden_words(pair, __shfl_xor_sync(~0u, odd ? pair[0] : pair[1], 4), lane);
+    u16 *to = odd ? row_of_odd : row_of_even;
+    if (to) *(uint2 *)(to + hidden_place(tile, lane)) = words;
 }
 
 #endif
