@@ -1,0 +1,123 @@
+// linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 16); and rows of the
+// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns.
+#include "common.cuh"
+#include "dot.cuh"
+
+// Warps that share the columns of a tile.
+constexpr int LINEAR_WARPS = (COLS + 127) / 128 >= 8 ? 8 : (COLS + 127) / 128 >= 4 ? 4 : (COLS + 127) / 128 >= 2 ? 2 : 1;
+
+// ---- one matrix ----
+
+// Matrices of the same kind and width that read the same input.
+struct LinearOut {
+    const u8 *data;
+    const float *bias;     // [n_row] or null
+    float *y;              // [rows][y_stride]
+    const float *residual; // like y, or null
+    long y_stride;
+    int n_row, first_tile; // the grid's tile where it starts
+};
+struct LinearOuts {
+    LinearOut out[4];
+    int n_out;
+};
+
+template <int ROWS> __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &x, int n_x)
+{
+    using T = Tile<W0, COLS>;
+    __shared__ float part[LINEAR_WARPS][16 * ROWS];
+    __shared__ u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
+    int which = 0;
+    while (which + 1 < job.n_out && (int)blockIdx.x >= job.out[which + 1].first_tile) which++;
+    const LinearOut &out = job.out[which];
+    int tile = blockIdx.x - out.first_tile, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u8 *record = out.data + (size_t)tile * T::BYTES;
+    Dot<T, ROWS, LINEAR_WARPS> dot;
+    dot.start(record, warp, lane);
+    if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
+    chain_launch();
+    chain_wait();
+    if (T::LUT_WORDS) __syncthreads();
+    for (int base = blockIdx.y * ROWS; base < n_x; base += gridDim.y * ROWS) {
+        float acc[ROWS][2] = {};
+        int row[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) row[r] = base + r;
+        dot.run(record, warp, lane, lut, x, row, n_x - base, acc);
+        reduce_lanes<ROWS>(acc, lane, part[warp]);
+        __syncthreads();
+        for (int i = threadIdx.x; i < 16 * ROWS; i += blockDim.x) {
+            int r = i / 16, w = tile * 16 + i % 16;
+            if (base + r >= n_x || w >= out.n_row) continue;
+            float sum = 0;
+#pragma unroll
+            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[k][(i % 16) * ROWS + r];
+            if (out.bias) sum += out.bias[w];
+            long at = (base + r) * out.y_stride + w;
+            out.y[at] = out.residual ? out.residual[at] + sum : sum;
+        }
+        if (base + (int)gridDim.y * ROWS < n_x) {
+            __syncthreads();
+            dot.start(record, warp, lane);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
+    linear_one(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
+{
+    linear<1>(job, x, n_x);
+}
+
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
+    linear_many(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
+{
+    linear<MANY_ROWS>(job, x, n_x);
+}
+
+// ---- rows of the embedding ----
+
+// y[i] = row token[i] of a matrix in tiles. One block a row of the step; warps take units.
+extern "C" __global__ void embed(const u8 *data, const int *token, int n_vocab, float *y, int n_col,
+                                 mote_step_fault *fault)
+{
+    using T = Tile<W0, COLS>;
+    __shared__ u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
+    if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
+    chain_launch();
+    chain_wait();
+    __syncthreads();
+    int id = token[blockIdx.x], lane = threadIdx.x % 32, t = lane & 3;
+    if (id < 0 || id >= n_vocab) {
+        if (threadIdx.x == 0 && atomicCAS(&fault->code, 0, MOTE_STEP_TOKEN) == 0) fault->row = blockIdx.x, fault->value = id;
+        return;
+    }
+    for (int unit = threadIdx.x / 32; unit < T::UNITS; unit += blockDim.x / 32) {
+        typename T::Raw raw;
+        u32 a[4][4];
+        float scale[2][T::SUBS], min[2][T::SUBS];
+        T::load(raw, data + (size_t)(id / 16) * T::BYTES, unit, lane);
+        T::codes(raw, lut, lane, a);
+        T::scales(raw, lane, scale, min);
+        int high = id >> 3 & 1;
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            float sc[T::SUBS], mn[T::SUBS];
+#pragma unroll
+            for (int k = 0; k < T::SUBS; k++) { // lane s of the row has the scales of sub-block s
+                sc[k] = __shfl_sync(~0u, high ? scale[1][k] : scale[0][k], (lane & ~3) + s);
+                mn[k] = T::HAS_MIN ? __shfl_sync(~0u, high ? min[1][k] : min[0][k], (lane & ~3) + s) : 0;
+            }
+            if (lane >> 2 != (id & 7)) continue;
+            float my_scale = T::SUBS == 2 && t >= 2 ? sc[T::SUBS - 1] : sc[0];
+            float my_min = T::SUBS == 2 && t >= 2 ? mn[T::SUBS - 1] : mn[0];
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                int col = unit * 128 + s * 32 + t * 8 + j;
+                u32 word = high ? a[s][1 + 2 * (j / 4)] : a[s][2 * (j / 4)];
+                int code = (int)(signed char)(word >> 8 * (j & 3)) - T::ZERO;
+                if (col < n_col) y[(size_t)blockIdx.x * n_col + col] = my_scale * (float)code + my_min;
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+// moe_decode.cu: the expert block for few rows (1 to 16), in two dependent stages, experts found on the device.
+//
+//   gate_up   h[pair] = act(gate_e(x), up_e(x)), quantised where it is made     (W0 gate, W1 up; K = d_model)
+//   down      y[row] = residual + sum over slots of weight * down_e(h[pair])    (W2; K2 = n_ff)
+//
+// A pair is (row, slot), numbered row * n_used + slot. Pairs of one expert are found by looking at the ids, by every
+// block for itself: at most 16 x n_used of them lie in one shared array. Expert weights are reached through the slot
+// table alone: [n_expert][gate, up, down] addresses.
+// moe_reference.cu is the same one product at a time: the same bits.
+// Constants: GATE, UP, DOWN (template arguments of Tile<> before the columns), D_MODEL, N_FF.
+#include "common.cuh"
+#include "act.cuh"
+#include "expert.cuh"
+#include "dot.cuh"
+
+constexpr int MAX_PAIRS = 1024; // 16 rows x 64 experts
+constexpr int FF_PAD = (N_FF + 127) / 128 * 128;
+using Gate = Tile<GATE, D_MODEL>;
+using Up = Tile<UP, D_MODEL>;
+using Down = Tile<DOWN, N_FF>;
+
+__device__ __forceinline__ int valid_expert(const int *ids, int pair, int n_expert)
+{
+    int id = ids ? ids[pair] : 0;
+    return id < 0 || id >= n_expert ? 0 : id;
+}
+
+// ids of all pairs to shared memory; a fault for one that is out of range (it then reads expert 0).
+__device__ __forceinline__ void read_ids(int *ids, const int *from, int n_pair, int n_expert, mote_step_fault *fault)
+{
+    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) {
+        int id = from ? from[i] : 0;
+        if ((id < 0 || id >= n_expert) && atomicCAS(&fault->code, 0, MOTE_STEP_EXPERT) == 0) fault->row = i, fault->value = id;
+        ids[i] = valid_expert(from, i, n_expert);
+    }
+    __syncthreads();
+}
+
+// The next pairs at or after `from` whose expert is `expert`: at most ROWS, rising. Warp-wide; returns how many.
+template <int ROWS> __device__ __forceinline__ int next_pairs(const int *ids, int n_pair, int expert, int &from, int pair[ROWS])
+{
+    int n = 0, lane = threadIdx.x % 32;
+    while (from < n_pair && n < ROWS) {
+        int base = from & ~31;
+        u32 hit = __ballot_sync(~0u, base + lane >= from && base + lane < n_pair && ids[base + lane] == expert);
+        from = base + 32;
+        while (hit) {
+            int p = base + __ffs(hit) - 1;
+            hit &= hit - 1;
+            if (n == ROWS) {
+                from = p;
+                return n;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (r == n) pair[r] = p;
+            n++;
+        }
+    }
+    return n;
+}
+
+// ---- stage one ----
+
+constexpr int SPLIT = up_split(Gate::UNITS);
+constexpr int UP_THREADS = 4 * SPLIT * 32; // two tiles x {gate, up} x SPLIT
+
+// Grid: (FF_PAD / 32, n_pair). Block (f, p) works when p is the first pair of its expert, for all of that expert's rows.
+template <int ROWS>
+__device__ __forceinline__ void gate_up(const u64 *slot, int n_expert, const int *ids_in, const mote_step_act &x, int n_pair,
+                                        int n_used, const mote_step_act &h, int pair_base, mote_step_fault *fault)
+{
+    constexpr bool SAME = Same<Gate, Up>::value;
+    __shared__ int ids[MAX_PAIRS];
+    __shared__ float part[2][2][SPLIT][16 * ROWS];
+    __shared__ u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
+    __shared__ u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT;
+    if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
+    if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
+    chain_wait();
+    chain_launch(); // only now: `down` reads the ids before it waits for this kernel
+    int me = blockIdx.y, expert = valid_expert(ids_in, me, n_expert), seen = 0;
+    int ff_tile = blockIdx.x * 2 + tile;
+    bool there = ff_tile < (N_FF + 15) / 16;
+    const u8 *gate = (const u8 *)slot[expert * 3] + (size_t)ff_tile * Gate::BYTES;
+    const u8 *up = (const u8 *)slot[expert * 3 + 1] + (size_t)ff_tile * Up::BYTES;
+    Dot<Gate, ROWS, SPLIT> dot;
+    Dot<Up, ROWS, SPLIT> dot_up; // when the kinds differ
+    bool is_gate = SAME || side == 0;
+    const u8 *record = is_gate && side == 0 ? gate : up;
+    if (ROWS == 1 && there) { // one row: nearly every pair leads its expert, so its weights are asked for at once
+        if (is_gate) dot.start(record, first, lane);
+        else dot_up.start(up, first, lane);
+    }
+    read_ids(ids, ids_in, n_pair, n_expert, fault);
+    for (int i = threadIdx.x; i < me; i += blockDim.x) seen |= ids[i] == expert;
+    if (__syncthreads_or(seen)) return;
+
+    bool is_started = ROWS == 1;
+    for (int from = me;;) {
+        int pair[ROWS], row[ROWS];
+        int n = next_pairs<ROWS>(ids, n_pair, expert, from, pair);
+        if (n == 0) break;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < n) row[r] = pair[r] / n_used;
+        float acc[ROWS][2] = {};
+        if (there) {
+            if (is_gate) {
+                if (!is_started) dot.start(record, first, lane);
+                dot.run(record, first, lane, lut_gate, x, row, n, acc);
+            } else {
+                if (!is_started) dot_up.start(up, first, lane);
+                dot_up.run(up, first, lane, lut_up, x, row, n, acc);
+            }
+        }
+        is_started = false;
+        reduce_lanes<ROWS>(acc, lane, part[tile][side][first]);
+        __syncthreads();
+        for (int r = warp; r < n; r += blockDim.x / 32) { // a warp a row: lane i is row i of the 32 of this block
+            float g = 0, u = 0;
+#pragma unroll
+            for (int k = 0; k < SPLIT; k++) {
+                g += part[lane / 16][0][k][lane % 16 * ROWS + r];
+                u += part[lane / 16][1][k][lane % 16 * ROWS + r];
+            }
+            int p = pair[0];
+#pragma unroll
+            for (int i = 1; i < ROWS; i++)
+                if (r == i) p = pair[i];
+            quantise32(swiglu(g, u), h, FF_PAD / 128, pair_base + p, blockIdx.x);
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(UP_THREADS, 1)
+    gate_up_one(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
+                const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
+{
+    gate_up<1>(slot, n_expert, ids, x, n_pair, n_used, h, pair_base, fault);
+}
+
+extern "C" __global__ void __launch_bounds__(UP_THREADS, 1)
+    gate_up_many(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
+                 const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
+{
+    gate_up<MANY_ROWS>(slot, n_expert, ids, x, n_pair, n_used, h, pair_base, fault);
+}
+
+// ---- stage two ----
+
+constexpr int DOWN_SPLIT = down_split(Down::UNITS);
+constexpr int DOWN_WARPS = 16;
+
+// y[row][d] for a tile of 16 d: residual + sum over slots (rising) of weight * product, all rows. Grid: d_model / 16.
+// Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16].
+template <int ROWS>
+__device__ __forceinline__ void down(const u64 *slot, int n_expert, const int *ids_in, const float *weights, int squash,
+                                     const mote_step_act &h, int n_row, int n_used, int pair_base, const float *residual, float *y,
+                                     int d_model, mote_step_fault *fault)
+{
+    extern __shared__ float part[];
+    __shared__ int ids[MAX_PAIRS], first_pair[1024], leader[MAX_PAIRS];
+    __shared__ int n_leader;
+    __shared__ u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_pair = n_row * n_used;
+    if (Down::LUT_WORDS) Down::fill(lut, threadIdx.x, blockDim.x);
+    // The ids are older than the kernel ahead (gate_up), so the first weights can be asked for while that one runs.
+    Dot<Down, ROWS, DOWN_SPLIT> dot;
+    bool is_started = ROWS == 1 && warp < n_pair * DOWN_SPLIT;
+    if (is_started)
+        dot.start((const u8 *)slot[valid_expert(ids_in, warp / DOWN_SPLIT, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES,
+                  warp % DOWN_SPLIT, lane);
+    int guess = is_started ? warp / DOWN_SPLIT : -1;
+    read_ids(ids, ids_in, n_pair, n_expert, fault);
+    // The first pair of every expert leads it.
+    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) first_pair[ids[i]] = MAX_PAIRS;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) atomicMin(&first_pair[ids[i]], i);
+    __syncthreads();
+    if (warp == 0) {
+        int n = 0;
+        for (int base = 0; base < n_pair; base += 32) {
+            bool leads = base + lane < n_pair && first_pair[ids[base + lane]] == base + lane;
+            u32 mask = __ballot_sync(~0u, leads);
+            if (leads) leader[n + __popc(mask & ((1u << lane) - 1))] = base + lane;
+            n += __popc(mask);
+        }
+        if (lane == 0) n_leader = n;
+    }
+    __syncthreads();
+    chain_wait();
+    chain_launch();
+    for (int job = warp; job < n_leader * DOWN_SPLIT; job += DOWN_WARPS) {
+        int from = leader[job / DOWN_SPLIT], first = job % DOWN_SPLIT, expert = ids[from];
+        const u8 *record = (const u8 *)slot[expert * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
+        for (;;) {
+            int pair[ROWS], row[ROWS];
+            int n = next_pairs<ROWS>(ids, n_pair, expert, from, pair);
+            if (n == 0) break;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (r < n) row[r] = pair_base + pair[r];
+            float acc[ROWS][2] = {};
+            if (pair[0] != guess) dot.start(record, first, lane);
+            guess = -1;
+            dot.run(record, first, lane, lut, h, row, n, acc);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (r < n) reduce_lanes<1>(&acc[r], lane, part + (first * n_pair + pair[r]) * 16);
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_row * 16; i += blockDim.x) {
+        int row = i / 16, d = blockIdx.x * 16 + i % 16;
+        if (d >= d_model) continue;
+        float sum = residual ? residual[(size_t)row * d_model + d] : 0;
+        for (int s = 0; s < n_used; s++) {
+            int p = row * n_used + s;
+            float v = 0;
+#pragma unroll
+            for (int k = 0; k < DOWN_SPLIT; k++) v += part[(k * n_pair + p) * 16 + i % 16];
+            sum = __fmaf_rn(pair_weight(weights, squash, p), v, sum);
+        }
+        y[(size_t)row * d_model + d] = sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
+    down_one(const u64 *slot, int n_expert, const int *ids, const float *weights, int squash, const __grid_constant__ mote_step_act h,
+             int n_row, int n_used, int pair_base, const float *residual, float *y, int d_model, mote_step_fault *fault)
+{
+    down<1>(slot, n_expert, ids, weights, squash, h, n_row, n_used, pair_base, residual, y, d_model, fault);
+}
+
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
+    down_many(const u64 *slot, int n_expert, const int *ids, const float *weights, int squash, const __grid_constant__ mote_step_act h,
+              int n_row, int n_used, int pair_base, const float *residual, float *y, int d_model, mote_step_fault *fault)
+{
+    down<MANY_ROWS>(slot, n_expert, ids, weights, squash, h, n_row, n_used, pair_base, residual, y, d_model, fault);
+}

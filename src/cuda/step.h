@@ -1,0 +1,35 @@
+/* step.h: what a step looks like in device memory: read by the host (backend/cuda_*.c) and by the kernels, so only what
+ * C11 and CUDA C++ share.
+ *
+ * One idea: everything that changes from step to step (tokens, positions, caches, lengths) is read by the kernels
+ * from this one block, so that a captured graph serves every later step of the same shape.
+ */
+#ifndef MOTE_CUDA_STEP_H
+#define MOTE_CUDA_STEP_H
+
+/* A sequence's rows of the step, as struct mote_span. Key of layer l, head h, position p of the cache lies at
+ * k + ((l * n_head_kv + h) * n_ctx + p) * row_bytes. */
+struct mote_step_span {
+    unsigned char *k, *v;
+    long long n_ctx;
+    int row, n_row, n_past, pad;
+};
+
+/* The first error of a step, written by kernels with atomicCAS on `code` (0: none), read back with the results. */
+enum { MOTE_STEP_FINE, MOTE_STEP_NAN, MOTE_STEP_TOKEN, MOTE_STEP_EXPERT };
+struct mote_step_fault {
+    int code, row, layer, value;
+};
+
+/* A row of activations in 16-bit integers, a scale for 32 columns: x = scale * (256 hi + lo). Columns are padded with
+ * zeros to a multiple of 128 (a unit).
+ *   q      [n_row][n_unit][4 sub-blocks][2: hi, lo][32 columns] s8
+ *   scale  [n_row][n_unit * 4]
+ *   sum    [n_row][n_unit * 8]: sum of 256 hi + lo over 16 columns */
+struct mote_step_act {
+    signed char *q;
+    float *scale;
+    int *sum;
+};
+
+#endif
