@@ -18,10 +18,11 @@ MOTE_FN float never()
     return bits_float(0xff800000);
 } // -infinity
 
-template <int TYPE>
-constexpr int ROW_BYTES = TYPE == KV_F32   ? HEAD_DIM * 4
-                          : TYPE == KV_F16 ? HEAD_DIM * 2
-                                           : HEAD_DIM / 32 * 34;
+constexpr int row_bytes(int type)
+{
+    return type == KV_F32 ? HEAD_DIM * 4 : type == KV_F16 ? HEAD_DIM * 2 : HEAD_DIM / 32 * 34;
+}
+template <int TYPE> constexpr int ROW_BYTES = row_bytes(TYPE);
 
 // Position 0 of a head in a sequence's cache.
 template <int TYPE> MOTE_FN u8 *cache_head(u8 *base, const mote_step_span &span, int layer, int kv_head)
