@@ -382,9 +382,9 @@ MOTE_FN void put_sums(const Decode &d, int i, const float sum[4])
 MOTE_FN void put_row(const Decode &d, int row, int first_head, int n_head, float *out,
                      const mote_step_act &act)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *to = out + ((u64)row * N_HEAD + first_head) * HEAD_DIM;
 #if HEAD_DIM % 32 == 0
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     constexpr int BLOCKS = HEAD_DIM / 32, UNITS = (N_HEAD * HEAD_DIM + 127) / 128;
     for (int i = warp; i < n_head * BLOCKS; i += WARPS) {
         int head = i / BLOCKS, block = i % BLOCKS;
@@ -397,7 +397,6 @@ MOTE_FN void put_row(const Decode &d, int row, int first_head, int n_head, float
 #else
     for (int i = threadIdx.x; i < n_head * HEAD_DIM; i += WARPS * 32)
         to[i] = d.out[i / HEAD_DIM * OUT_STRIDE + i % HEAD_DIM] / d.whole[i / HEAD_DIM];
-    (void)lane, (void)warp;
 #endif
 }
 

@@ -18,7 +18,7 @@ MOTE_FN float never()
     return bits_float(0xff800000);
 } // -infinity
 
-constexpr int row_bytes(int type)
+MOTE_FN constexpr int row_bytes(int type)
 {
     return type == KV_F32 ? HEAD_DIM * 4 : type == KV_F16 ? HEAD_DIM * 2 : HEAD_DIM / 32 * 34;
 }

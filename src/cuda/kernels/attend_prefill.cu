@@ -17,7 +17,7 @@ constexpr int STEPS = HEAD_DIM / 16;
 
 // Shared memory: queries [ROWS][STRIDE], then a ring of keys and one of values [slots][KEYS][STRIDE]; types that are
 // not halves have one slot and a copy of the cache's bytes beside it. cuda_attend.c asks for as much.
-constexpr int prefill_bytes(int type, int keys, int slots)
+MOTE_FN constexpr int prefill_bytes(int type, int keys, int slots)
 {
     return (ROWS + 2 * slots * keys) * STRIDE * 2 + (type == KV_F16 ? 0 : 2 * (keys * row_bytes(type) + 16));
 }
