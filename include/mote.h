@@ -56,9 +56,11 @@ struct mote_model_options {
     const char *kv;             /* "f16" (default), "f32", "q8_0" */
     mote_progress_fn *progress; /* may be NULL */
     void *progress_context;
+    const char *device; /* "cpu" (default), "cuda" (the first GPU) or "cuda:N" */
 };
 
-/* Open a GGUF file, a Hugging Face folder or an MLX folder. Weights stay mapped from the file.
+/* Open a GGUF file, a Hugging Face folder or an MLX folder. On the CPU weights stay mapped from the file;
+ * on a GPU they are copied there, and `memory` counts what is taken on it.
  * MOTE_NOT_FOUND, MOTE_IO, MOTE_FORMAT: the file; MOTE_UNSUPPORTED: names what is not supported and what is;
  * MOTE_BUDGET: `memory` is below the need, which the message names; nothing was loaded. */
 MOTE_API mote_status mote_model_open(const char *path, const struct mote_model_options *options,

@@ -12,7 +12,15 @@
 
 mote_status mote_bench_start(const struct mote_bench_job *job)
 {
-    return mote_measure_bandwidth(job->n_thread, job->bandwidth);
+    const struct mote_backend_kind *kind;
+    int index;
+    TRY(mote_device_choose(job->model->device, &kind, &index));
+    if (!kind->weight_bytes) return mote_measure_bandwidth(job->n_thread, job->bandwidth);
+    struct mote_device_info info = MOTE_OPTIONS(mote_device_info);
+    TRY(mote_device_describe(1 + index, 1, &info));
+    FAIL_IF(!(info.bandwidth > 0), MOTE_DEVICE, "%s: %s", job->model->device, info.fault);
+    *job->bandwidth = info.bandwidth;
+    return MOTE_OK;
 }
 
 /* ---- timing ---- */
@@ -33,15 +41,17 @@ static void summarise(double *sample, int n, struct mote_bench_row *row)
 
 enum { MAX_REPEAT = 1000 };
 
-mote_status mote_bench_time(const struct mote_bench_job *job, mote_bench_run_fn *run, void *context,
-                            struct mote_bench_row *row)
+mote_status mote_bench_time(const struct mote_bench_job *job, mote_bench_run_fn *run, mote_bench_run_fn *finish,
+                            void *context, struct mote_bench_row *row)
 {
     double sample[MAX_REPEAT];
     int64_t next = 0, batch = 1;
     TRY(run(context, next++));
+    if (finish) TRY(finish(context, next));
     for (int i = 0; i < job->n_repeat; i++) {
         double start = mote_seconds();
         for (int64_t j = 0; j < batch; j++) TRY(run(context, next++));
+        if (finish) TRY(finish(context, next));
         double took = mote_seconds() - start;
         sample[i] = took / (double)batch;
         if (batch == 1 && took < 0.01) { /* too short for one run to be a sample: again, with more */

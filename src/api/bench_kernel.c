@@ -66,7 +66,7 @@ static mote_status bench_rows(struct kernel_bench *bench, enum mote_format forma
                                  .rows = n_x,
                                  .bytes = (double)bench->matrix_bytes,
                                  .operations = 2.0 * N_ROW * N_COL * (double)n_x};
-    TRY(mote_bench_time(bench->job, run_product, bench, &row));
+    TRY(mote_bench_time(bench->job, run_product, NULL, bench, &row));
     return mote_bench_report(bench->job, &row);
 }
 

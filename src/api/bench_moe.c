@@ -9,12 +9,18 @@
 #include <string.h>
 
 #include "api/bench.h"
+#include "api/handle.h"
 #include "api/row_pool.h"
 #include "api/shape.h"
 #include "backend/backend.h"
 #include "base/log.h"
 
 enum { MAX_SET = 32, MAX_LAYER = 4096, MAX_WIDTH = 1 << 16 };
+
+/* On a device a run is a chain of blocks, recorded where the backend records, so that what is timed is the device's
+ * work; RUNS of them with other inputs go round. */
+enum { DEVICE_BLOCKS = 16, DEVICE_RUNS = 6 };
+static const size_t device_cold = (size_t)1200 << 20;
 
 struct moe_shape {
     int64_t n_expert, d_model, n_ff, n_used;
@@ -38,6 +44,8 @@ struct moe_bench {
     float *router;              /* [n_layer][n_expert][d_model] */
     struct mote_matrix *matrix; /* [n_layer][3][n_expert] */
     struct moe_layer *layer;    /* [n_layer] */
+    const struct mote_backend_kind *kind;
+    int device;
     struct mote_backend *backend;
     /* backend memory */
     float *x; /* [most * n_set][d_model] */
@@ -82,6 +90,11 @@ static mote_status read_shape(const char *text, struct moe_shape *out)
 
 /* ---- weights ---- */
 
+static int on_device(const struct moe_bench *bench)
+{
+    return bench->kind->weight_bytes != NULL;
+}
+
 /* Layers until a round trip reads more than caches hold, two at least. */
 static mote_status plan_layers(struct moe_bench *bench)
 {
@@ -90,7 +103,8 @@ static mote_status plan_layers(struct moe_bench *bench)
         2 * mote_row_pool_bytes(&bench->wide, s->n_ff) + mote_row_pool_bytes(&bench->narrow, s->d_model);
     bench->router_bytes = (size_t)s->n_expert * (size_t)s->d_model * sizeof(float);
     size_t layer = bench->expert_bytes * (size_t)s->n_expert, all;
-    bench->n_layer = (int64_t)(MOTE_BENCH_COLD / layer) + 1;
+    bench->n_layer = (int64_t)((on_device(bench) ? device_cold : MOTE_BENCH_COLD) / layer) + 1;
+    if (on_device(bench) && bench->n_layer > DEVICE_BLOCKS) bench->n_layer = DEVICE_BLOCKS;
     if (bench->n_layer < 2) bench->n_layer = 2;
     if (bench->n_layer > MAX_LAYER) bench->n_layer = MAX_LAYER;
     char what[160];
@@ -195,9 +209,8 @@ static const float *input_of(const struct moe_bench *bench, int64_t run)
     return bench->x + run / bench->n_layer % bench->n_set * bench->n_x * bench->shape.d_model;
 }
 
-static mote_status run_block(void *context, int64_t run)
+static mote_status start_block(struct moe_bench *bench, int64_t run)
 {
-    struct moe_bench *bench = context;
     const struct mote_backend_ops *ops = bench->backend->ops;
     const struct moe_layer *layer = layer_of(bench, run);
     const float *x = input_of(bench, run);
@@ -212,15 +225,55 @@ static mote_status run_block(void *context, int64_t run)
                            .weights = bench->mix,
                            .residual = x,
                            .y = bench->y};
-    TRY(ops->moe(bench->backend, &moe));
-    return ops->sync(bench->backend);
+    return ops->moe(bench->backend, &moe);
+}
+
+static mote_status finish(void *context, int64_t run)
+{
+    (void)run;
+    struct moe_bench *bench = context;
+    return bench->backend->ops->sync(bench->backend);
+}
+
+static mote_status run_block(void *context, int64_t run)
+{
+    TRY(start_block(context, run));
+    return finish(context, run);
+}
+
+static mote_status run_chain(void *context, int64_t run)
+{
+    struct moe_bench *bench = context;
+    const struct mote_backend_ops *ops = bench->backend->ops;
+    struct mote_replay shape;
+    int state;
+    memset(&shape, 0, sizeof shape);
+    run %= DEVICE_RUNS;
+    shape.who = (const char *)bench + run;
+    shape.n_want = (int32_t)bench->n_x;
+    TRY(ops->replay_begin(bench->backend, &shape, &state));
+    if (state == MOTE_REPLAY_DONE) return MOTE_OK;
+    mote_status status = MOTE_OK;
+    for (int64_t b = 0; b < DEVICE_BLOCKS && status == MOTE_OK; b++)
+        status = start_block(bench, run * DEVICE_BLOCKS + b);
+    return ops->replay_end(bench->backend, status);
+}
+
+static mote_status time_block(struct moe_bench *bench, struct mote_bench_row *row)
+{
+    if (!on_device(bench)) return mote_bench_time(bench->job, run_block, NULL, bench, row);
+    TRY(mote_bench_time(bench->job, run_chain, finish, bench, row));
+    row->seconds /= DEVICE_BLOCKS;
+    row->low /= DEVICE_BLOCKS;
+    row->high /= DEVICE_BLOCKS;
+    return MOTE_OK;
 }
 
 /* Mean number of distinct experts over every layer and input. */
 static mote_status count_experts(struct moe_bench *bench, double *mean)
 {
     const struct mote_backend_ops *ops = bench->backend->ops;
-    int64_t n_run = bench->n_layer * bench->n_set, n_pair = bench->n_x * bench->shape.n_used, total = 0;
+    int64_t n_run = on_device(bench) ? DEVICE_BLOCKS * DEVICE_RUNS : bench->n_layer * bench->n_set, n_pair = bench->n_x * bench->shape.n_used, total = 0;
     for (int64_t run = 0; run < n_run; run++) {
         uint8_t seen[MOTE_MAX_EXPERTS] = {0};
         TRY(route(bench, layer_of(bench, run), input_of(bench, run)));
@@ -254,7 +307,7 @@ static mote_status bench_rows(struct moe_bench *bench, int64_t n_x, const int32_
                       (3.0 * (double)s->n_used * (double)s->n_ff + (double)s->n_expert),
         .experts = (int64_t)(experts + 0.5),
     };
-    TRY(mote_bench_time(bench->job, run_block, bench, &row));
+    TRY(time_block(bench, &row));
     return mote_bench_report(bench->job, &row);
 }
 
@@ -278,13 +331,15 @@ static mote_status make_backend(struct moe_bench *bench)
         .act_moe = 1u << (act_f32 ? MOTE_ACT_F32 : mote_act_default(bench->format)),
         .act_down = 1u << (act_f32 ? MOTE_ACT_F32 : mote_act_default(bench->down_format)),
     };
-    TRY(mote_backend_cpu.create(&options, &limits, NULL, &bench->backend));
+    options.device = bench->device;
+    TRY(bench->kind->create(&options, &limits, NULL, &bench->backend));
     const struct mote_backend_ops *ops = bench->backend->ops;
     for (int64_t l = 0; l < bench->n_layer; l++) {
         TRY(ops->place(bench->backend, &bench->layer[l].router));
         TRY(ops->place_experts(bench->backend, &bench->layer[l].experts));
     }
-    return MOTE_OK;
+    if (ops->place_routing) TRY(ops->place_routing(bench->backend, &bench->routing));
+    return ops->ready ? ops->ready(bench->backend) : MOTE_OK;
 }
 
 /* Rows that take the most input memory are not always the most rows: few rows have many inputs. */
@@ -366,6 +421,7 @@ static mote_status bench_format(const struct mote_bench_job *job, const struct m
     for (size_t i = 0; i < n_rows; i++)
         if (rows[i] > bench.most) bench.most = rows[i];
     int32_t *tokens = NULL;
+    TRY(mote_device_choose(job->model->device, &bench.kind, &bench.device));
     mote_status status = make_weights(&bench);
     if (status == MOTE_OK) status = make_backend(&bench);
     if (status == MOTE_OK) status = make_inputs(&bench);

@@ -20,7 +20,10 @@ struct mote_model {
     struct mote_tokenizer *tokenizer; /* NULL: the model carries none; text calls say so */
     struct mote_backend *backend;
     struct mote_forward *forward;
+    const struct mote_backend_kind *kind;
     struct mote_backend_options backend_options;
+    mote_progress_fn *progress;
+    void *progress_context;
     int64_t n_ctx, n_batch;
     enum mote_kv_type kv_type;
     char *name, *arch;  /* for describe */
@@ -32,6 +35,9 @@ struct mote_session {
     struct mote_timeline *timeline;
     volatile int cancel;
 };
+
+/* "cpu", "cuda", "cuda:N" (NULL: cpu) to a kind of backend and which device of it. */
+mote_status mote_device_choose(const char *text, const struct mote_backend_kind **kind, int *index);
 
 /* MOTE_NOT_FOUND with the reason when the model carries no tokenizer. */
 mote_status mote_model_need_tokenizer(const struct mote_model *model);

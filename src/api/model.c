@@ -1,4 +1,5 @@
 /* model.c: the public handle of a model: open, plan, describe, tokens, chat, detokenise. See mote.h. */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/handle.h"
@@ -32,6 +33,29 @@ static mote_status choose(const char *text, const char *option, const char *cons
         strcat(list, names[i]);
     }
     return mote_fail(MOTE_ARGUMENT, "%s '%s': expected one of %s", option, text, list);
+}
+
+mote_status mote_device_choose(const char *text, const struct mote_backend_kind **kind, int *index)
+{
+    static const struct mote_backend_kind *const kinds[] = {&mote_backend_cpu, &mote_backend_cuda};
+    *index = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t n = strlen(kinds[i]->name);
+        *kind = kinds[i];
+        if (!text || !strcmp(text, kinds[i]->name)) return MOTE_OK;
+        int end = 0;
+        if (i > 0 && !strncmp(text, kinds[i]->name, n) && sscanf(text + n, ":%3d%n", index, &end) == 1 &&
+            !text[n + (size_t)end] && *index >= 0)
+            return MOTE_OK;
+    }
+    return mote_fail(MOTE_ARGUMENT, "device '%s': expected cpu, cuda or cuda:N", text);
+}
+
+/* Backends report in size_t and cannot be cancelled. */
+static void show_backend(void *context, const char *what, size_t done, size_t total, const char *unit)
+{
+    const struct mote_model *model = context;
+    if (model->progress) model->progress(model->progress_context, what, done, total, unit);
 }
 
 /* Measured: resident memory of `mote run` with the smallest model, less what its budget counted. */
@@ -80,9 +104,15 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     model->n_batch = options.n_batch ? options.n_batch : 512;
     if (model->n_batch > model->n_ctx) model->n_batch = model->n_ctx;
     model->kv_type = (enum mote_kv_type)kv;
-    model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread, .moe_unfused = moe};
+    model->progress = options.progress;
+    model->progress_context = options.progress_context;
+    model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread,
+                                                           .moe_unfused = moe,
+                                                           .progress = show_backend,
+                                                           .progress_context = model};
+    TRY(mote_device_choose(options.device, &model->kind, &model->backend_options.device));
     struct mote_memory_plan_options need = {
-        .backend = &mote_backend_cpu,
+        .backend = model->kind,
         .backend_options = model->backend_options,
         .forward = {.max_row = model->n_batch},
         .kv_type = model->kv_type,
@@ -107,8 +137,8 @@ mote_status mote_model_open(const char *path, const struct mote_model_options *o
     TRY_GOTO(prepare(path, options, model, &plan), status, fail);
     struct mote_backend_limits limits = model->network->limits;
     limits.max_row = model->n_batch;
-    TRY_GOTO(mote_backend_cpu.create(&model->backend_options, &limits, model->budget, &model->backend),
-             status, fail);
+    TRY_GOTO(model->kind->create(&model->backend_options, &limits, model->budget, &model->backend), status,
+             fail);
     TRY_GOTO(mote_network_place(model->network, model->backend), status, fail);
     struct mote_forward_options forward = {.max_row = model->n_batch};
     TRY_GOTO(mote_forward_create(model->network, model->backend, &forward, &model->forward), status, fail);

@@ -142,6 +142,7 @@ struct mote_routing {
 enum { MOTE_MAX_EXPERTS = 1024 };
 struct mote_route {
     const struct mote_routing *routing;
+    int32_t layer; /* for messages */
     int64_t n_row;
     const float *logits; /* [n_row][n_expert] */
     int32_t *ids;        /* [n_row][n_used] */
@@ -173,13 +174,26 @@ struct mote_moe {
     float *shared_hidden;                  /* [n_row][shared n_ff] or NULL */
 };
 
+/* ---- replay ---- */
+
+enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
+enum { MOTE_REPLAY_ROWS = 16 };
+struct mote_replay {
+    const void *who; /* whose buffers the calls work on */
+    int32_t n_want; /* rows of the step whose logits are computed */
+    int32_t want[MOTE_REPLAY_ROWS];
+};
+
 struct mote_backend_ops {
-    const char *name; /* "cpu" */
+    const char *name;   /* "cpu", "cuda" */
+    int reads_in_place; /* matrices are read where their file is mapped: the run holds those pages */
     void (*destroy)(struct mote_backend *backend);
 
     /* Memory, counted against the backend's budget (and, for a device, its own). Zeroed. */
     mote_status (*alloc)(struct mote_backend *backend, enum mote_mem_kind kind, size_t size, void *out);
     void (*free)(struct mote_backend *backend, void *memory);
+    /* Host memory that downloads reach fastest (pinned for a device); zeroed, freed by free. */
+    mote_status (*alloc_host)(struct mote_backend *backend, enum mote_mem_kind kind, size_t size, void *out);
     mote_status (*upload)(struct mote_backend *backend, void *to, const void *host_from, size_t size);
     mote_status (*download)(struct mote_backend *backend, void *host_to, const void *from, size_t size);
     mote_status (*sync)(struct mote_backend *backend);
@@ -190,6 +204,17 @@ struct mote_backend_ops {
     mote_status (*place)(struct mote_backend *backend, struct mote_weight *weight);
     mote_status (*place_experts)(struct mote_backend *backend, struct mote_expert_set *set);
     void (*unplace)(struct mote_backend *backend, void *placed); /* NULL is fine */
+    /* A router that steps will use; before ready. NULL: nothing to do. */
+    mote_status (*place_routing)(struct mote_backend *backend, const struct mote_routing *routing);
+    /* All weights are placed: compile what they need. NULL: nothing to do. */
+    mote_status (*ready)(struct mote_backend *backend);
+
+    /* Steps of one shape are recorded once and replayed (NULL: every step is run). After begin: *state says what the
+     * caller does with the operations up to replay_end: MOTE_REPLAY_DONE: leave them out, they are under way;
+     * otherwise call them, all without a download between, and then replay_end, whatever they returned. `shape` must
+     * tell apart any two steps whose calls differ other than in tokens, positions and caches. */
+    mote_status (*replay_begin)(struct mote_backend *backend, const struct mote_replay *shape, int *state);
+    mote_status (*replay_end)(struct mote_backend *backend, mote_status status);
 
     /* A step's rows; both live until the next begin. */
     mote_status (*begin)(struct mote_backend *backend, const struct mote_batch *batch);
@@ -224,6 +249,10 @@ struct mote_backend_limits {
 };
 
 struct mote_backend_options {
+    int device;      /* of several: which */
+    int no_graph;    /* run every step launch by launch (measurements, debugging) */
+    void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit); /* or NULL */
+    void *progress_context;
     int n_thread;    /* 0: as many as CPUs */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
                         bits */
@@ -231,6 +260,9 @@ struct mote_backend_options {
 
 struct mote_backend_kind {
     const char *name;
+    /* Bytes of MOTE_MEM_WEIGHTS that placing takes. NULL: weights are read where the file is mapped. */
+    mote_status (*weight_bytes)(const struct mote_weight *weight, size_t *bytes);
+    mote_status (*expert_bytes)(const struct mote_expert_set *set, size_t *bytes);
     /* Bytes that create will take as MOTE_MEM_SCRATCH. Fails with MOTE_ARGUMENT when limits overflow. */
     mote_status (*scratch)(const struct mote_backend_options *options,
                            const struct mote_backend_limits *limits, size_t *bytes);
@@ -240,5 +272,6 @@ struct mote_backend_kind {
 };
 
 extern const struct mote_backend_kind mote_backend_cpu;
+extern const struct mote_backend_kind mote_backend_cuda;
 
 #endif

@@ -236,9 +236,11 @@ static void cpu_destroy(struct mote_backend *backend)
 
 static const struct mote_backend_ops cpu_ops = {
     .name = "cpu",
+    .reads_in_place = 1,
     .destroy = cpu_destroy,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .alloc_host = cpu_alloc,
     .upload = cpu_copy,
     .download = cpu_copy,
     .sync = cpu_sync,
@@ -287,4 +289,4 @@ static mote_status cpu_create(const struct mote_backend_options *options,
     return MOTE_OK;
 }
 
-const struct mote_backend_kind mote_backend_cpu = {"cpu", cpu_scratch_bytes, cpu_create};
+const struct mote_backend_kind mote_backend_cpu = {.name = "cpu", .scratch = cpu_scratch_bytes, .create = cpu_create};

@@ -51,7 +51,7 @@ struct model_rows {
     const char *model;
     int64_t n_thread, n_ctx, n_batch;
     uint64_t memory;
-    const char *act, *moe, *kv;
+    const char *act, *moe, *kv, *device;
 };
 #define MODEL_ROWS(m)                                                                          \
     {'m', "model", OPTION_TEXT, &(m).model, "GGUF file, Hugging Face folder or MLX folder"},   \
@@ -61,6 +61,7 @@ struct model_rows {
         {0, "memory", OPTION_SIZE, &(m).memory, "hard limit, e.g. 6G (none)"},                 \
         {0, "act", OPTION_TEXT, &(m).act, "activation type: default, f32"},                    \
         {0, "moe", OPTION_TEXT, &(m).moe, "expert block: fused, unfused"},                     \
+        {'D', "device", OPTION_TEXT, &(m).device, "where to run: cpu, cuda, cuda:N (cpu)"},    \
     {                                                                                          \
         0, "kv", OPTION_TEXT, &(m).kv, "KV cache type: f16, f32, q8_0"                         \
     }

@@ -125,13 +125,14 @@ static void show_parity(const struct mote_parity_result *p, int json)
 static int parity(const struct command *self, int argc, char **argv)
 {
     struct measure_rows rows = {0};
-    const char *other = NULL, *act = NULL, *moe = NULL, *kv = NULL;
+    const char *other = NULL, *act = NULL, *moe = NULL, *kv = NULL, *device = NULL;
     double limit = 1e-2;
     const struct option_row table[] = {
         MEASURE_ROWS(rows),
         {0, "against", OPTION_TEXT, &other, "the other model (the same one, with other options)"},
         {0, "act-b", OPTION_TEXT, &act, "activation type of the other (--act)"},
         {0, "moe-b", OPTION_TEXT, &moe, "expert block of the other (--moe)"},
+        {0, "device-b", OPTION_TEXT, &device, "where to run the other (--device)"},
         {0, "kv-b", OPTION_TEXT, &kv, "KV cache type of the other (--kv)"},
         {0, "layer-limit", OPTION_FLOAT, &limit, "error at which a layer diverges (0.01)"},
         {0},
@@ -144,6 +145,7 @@ static int parity(const struct command *self, int argc, char **argv)
         struct model_rows b = rows.m;
         if (act) b.act = act;
         if (moe) b.moe = moe;
+        if (device) b.device = device;
         if (kv) b.kv = kv;
         struct mote_model_options options = model_options(&b);
         code = report(self, mote_model_open(other ? other : b.model, &options, &second));

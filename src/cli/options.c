@@ -177,6 +177,7 @@ struct mote_model_options model_options(const struct model_rows *rows)
     options.n_ctx = rows->n_ctx;
     options.n_batch = rows->n_batch;
     options.kv = rows->kv;
+    options.device = rows->device;
     options.progress = show_progress;
     return options;
 }

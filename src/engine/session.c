@@ -32,8 +32,9 @@ mote_status mote_timeline_create(struct mote_forward *forward, const struct mote
              status, fail);
     TRY_GOTO(mote_mem_calloc(network->budget, MOTE_MEM_TABLES, (size_t)n_ctx, sizeof *t->token, &t->token),
              status, fail);
-    TRY_GOTO(mote_mem_calloc(network->budget, MOTE_MEM_TABLES, (size_t)network->hyper.n_vocab,
-                             sizeof *t->logits, &t->logits),
+    struct mote_backend *backend = mote_forward_backend(forward);
+    TRY_GOTO(backend->ops->alloc_host(backend, MOTE_MEM_TABLES,
+                                      (size_t)network->hyper.n_vocab * sizeof *t->logits, &t->logits),
              status, fail);
     *out = t;
     return MOTE_OK;
@@ -47,7 +48,8 @@ void mote_timeline_destroy(struct mote_timeline *t)
     if (!t) return;
     mote_kv_destroy(&t->kv);
     mote_mem_free(t->token);
-    mote_mem_free(t->logits);
+    struct mote_backend *backend = mote_forward_backend(t->forward);
+    if (t->logits) backend->ops->free(backend, t->logits);
     mote_mem_free(t);
 }
 

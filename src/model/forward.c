@@ -292,6 +292,7 @@ static mote_status ffn_block(struct mote_forward *f, int64_t index, int64_t n)
     TRY(ops->linear(f->backend, &router));
     if (is_moe) {
         struct mote_route route = {.routing = &layer->routing,
+                                   .layer = (int32_t)index,
                                    .n_row = n,
                                    .logits = f->router,
                                    .ids = f->ids,
@@ -323,30 +324,57 @@ static mote_status ffn_block(struct mote_forward *f, int64_t index, int64_t n)
     return show(f, index, "layer_out", f->x, n, h->d_model, 0);
 }
 
-static mote_status output_block(struct mote_forward *f, const int32_t *want, int64_t n_want,
-                                float *const *logits)
+static mote_status output_rows(struct mote_forward *f, const int32_t *want, int64_t n)
 {
     const struct mote_network *network = f->network;
     const struct mote_backend_ops *ops = f->backend->ops;
     int64_t d = (int64_t)network->hyper.d_model, n_vocab = (int64_t)network->hyper.n_vocab;
-    for (int64_t at = 0; at < n_want; at += f->logit_row) {
-        int64_t n = n_want - at < f->logit_row ? n_want - at : f->logit_row;
-        TRY(ops->rms_norm(f->backend, f->x, want + at, n, d, network->output_norm, (float)network->hyper.eps,
-                          f->h));
-        TRY(show(f, (int64_t)network->hyper.n_layer, "output_norm", f->h, n, network->hyper.d_model, 0));
-        struct mote_linear out = {.n_row = n,
-                                  .n_col = d,
-                                  .x = f->h,
-                                  .n_out = 1,
-                                  .out = {{&network->output, f->logits, n_vocab, NULL}}};
-        TRY(ops->linear(f->backend, &out));
-        for (int64_t j = 0; j < n; j++) {
-            float *to = logits[at + j] ? logits[at + j] : f->each_logits;
-            TRY(ops->download(f->backend, to, f->logits + j * n_vocab, (size_t)n_vocab * sizeof *to));
-            if (!logits[at + j]) f->each(f->each_context, want[at + j], to);
-        }
+    TRY(ops->rms_norm(f->backend, f->x, want, n, d, network->output_norm, (float)network->hyper.eps, f->h));
+    TRY(show(f, (int64_t)network->hyper.n_layer, "output_norm", f->h, n, network->hyper.d_model, 0));
+    struct mote_linear out = {
+        .n_row = n, .n_col = d, .x = f->h, .n_out = 1, .out = {{&network->output, f->logits, n_vocab, NULL}}};
+    return ops->linear(f->backend, &out);
+}
+
+static mote_status hand_out(struct mote_forward *f, const int32_t *want, int64_t n, float *const *logits)
+{
+    int64_t n_vocab = (int64_t)f->network->hyper.n_vocab;
+    for (int64_t j = 0; j < n; j++) {
+        float *to = logits[j] ? logits[j] : f->each_logits;
+        TRY(f->backend->ops->download(f->backend, to, f->logits + j * n_vocab, (size_t)n_vocab * sizeof *to));
+        if (!logits[j]) f->each(f->each_context, want[j], to);
     }
     return MOTE_OK;
+}
+
+static mote_status layers(struct mote_forward *f, int64_t n)
+{
+    TRY(f->backend->ops->embed(f->backend, &f->network->embedding, f->x));
+    TRY(show(f, -1, "embed", f->x, n, f->network->hyper.d_model, 0));
+    for (int64_t layer = 0; layer < (int64_t)f->network->hyper.n_layer; layer++) {
+        FAIL_IF(f->cancel && *f->cancel, MOTE_CANCELLED, "step: cancelled in layer %lld", (long long)layer);
+        mote_status status = attention_block(f, layer, n);
+        if (status == MOTE_OK) status = ffn_block(f, layer, n);
+        if (status != MOTE_OK) return mote_context(status, "layer %lld", (long long)layer);
+    }
+    return MOTE_OK;
+}
+
+/* A short step's launches up to its logits are the same whenever its shape is: recorded and replayed. */
+static mote_status replayed(struct mote_forward *f, int64_t n, const int32_t *want, int64_t n_want)
+{
+    const struct mote_backend_ops *ops = f->backend->ops;
+    struct mote_replay shape;
+    memset(&shape, 0, sizeof shape); /* compared as bytes */
+    shape.who = f;
+    shape.n_want = (int32_t)n_want;
+    memcpy(shape.want, want, (size_t)n_want * sizeof *want);
+    int state;
+    TRY(ops->replay_begin(f->backend, &shape, &state));
+    if (state == MOTE_REPLAY_DONE) return MOTE_OK;
+    mote_status status = layers(f, n);
+    if (status == MOTE_OK && n_want) status = output_rows(f, want, n_want);
+    return ops->replay_end(f->backend, status);
 }
 
 mote_status mote_forward_step(struct mote_forward *f, const struct mote_batch *batch, const int32_t *want,
@@ -362,14 +390,16 @@ mote_status mote_forward_step(struct mote_forward *f, const struct mote_batch *b
     for (int64_t j = 0; j < n_want; j++)
         FAIL_IF(!logits[j] && !f->each, MOTE_ARGUMENT, "step: no place for the logits of row %d", want[j]);
     TRY(ops->begin(f->backend, batch));
-    TRY(ops->embed(f->backend, &f->network->embedding, f->x));
-    TRY(show(f, -1, "embed", f->x, n, f->network->hyper.d_model, 0));
-    for (int64_t layer = 0; layer < (int64_t)f->network->hyper.n_layer; layer++) {
-        FAIL_IF(f->cancel && *f->cancel, MOTE_CANCELLED, "step: cancelled in layer %lld", (long long)layer);
-        mote_status status = attention_block(f, layer, n);
-        if (status == MOTE_OK) status = ffn_block(f, layer, n);
-        if (status != MOTE_OK) return mote_context(status, "layer %lld", (long long)layer);
+    if (ops->replay_begin && n <= MOTE_REPLAY_ROWS && n_want <= f->logit_row && !f->tap) {
+        TRY(replayed(f, n, want, n_want));
+        TRY(hand_out(f, want, n_want, logits));
+    } else {
+        TRY(layers(f, n));
+        for (int64_t at = 0; at < n_want; at += f->logit_row) {
+            int64_t m = n_want - at < f->logit_row ? n_want - at : f->logit_row;
+            TRY(output_rows(f, want + at, m));
+            TRY(hand_out(f, want + at, m, logits + at));
+        }
     }
-    TRY(output_block(f, want, n_want, logits));
     return ops->sync(f->backend);
 }

@@ -516,8 +516,10 @@ static mote_status place_vectors(struct mote_network *model, struct mote_backend
 
 static mote_status place(struct mote_network *model, struct mote_backend *backend)
 {
-    TRY(mote_budget_take(model->budget, MOTE_MEM_MAPPED, model->mapped_bytes));
-    model->state->charged = 1;
+    if (backend->ops->reads_in_place) {
+        TRY(mote_budget_take(model->budget, MOTE_MEM_MAPPED, model->mapped_bytes));
+        model->state->charged = 1;
+    }
     TRY(place_vectors(model, backend));
     TRY(place_weight(backend, &model->embedding));
     if (model->tied) model->output.placed = model->embedding.placed;
@@ -532,7 +534,10 @@ static mote_status place(struct mote_network *model, struct mote_backend *backen
         TRY(place_weight(backend, &layer->shared_gate));
         TRY(place_set(backend, &layer->experts));
         TRY(place_set(backend, &layer->shared));
+        if (layer->experts.n_expert && backend->ops->place_routing)
+            TRY(backend->ops->place_routing(backend, &layer->routing));
     }
+    if (backend->ops->ready) TRY(backend->ops->ready(backend));
     return MOTE_OK;
 }
 
@@ -548,6 +553,38 @@ mote_status mote_network_place(struct mote_network *model, struct mote_backend *
 size_t mote_network_vector_bytes(const struct mote_network *model)
 {
     return model->state->n_float * sizeof(float);
+}
+
+static mote_status add_weight(const struct mote_backend_kind *kind, const struct mote_weight *weight, size_t *total)
+{
+    size_t bytes = 0;
+    if (weight->w.n_row) TRY(kind->weight_bytes(weight, &bytes));
+    FAIL_IF(!mote_add_size(*total, bytes, total), MOTE_ARGUMENT, "plan: more than an address space");
+    return MOTE_OK;
+}
+
+static mote_status add_experts(const struct mote_backend_kind *kind, const struct mote_expert_set *set, size_t *total)
+{
+    size_t bytes = 0;
+    if (set->n_expert) TRY(kind->expert_bytes(set, &bytes));
+    FAIL_IF(!mote_add_size(*total, bytes, total), MOTE_ARGUMENT, "plan: more than an address space");
+    return MOTE_OK;
+}
+
+mote_status mote_network_placed_bytes(const struct mote_network *model, const struct mote_backend_kind *kind,
+                                      size_t *bytes)
+{
+    TRY(add_weight(kind, &model->embedding, bytes));
+    if (!model->tied) TRY(add_weight(kind, &model->output, bytes));
+    for (uint64_t i = 0; i < model->hyper.n_layer; i++) {
+        const struct mote_layer *layer = &model->layer[i];
+        const struct mote_weight *weight[] = {&layer->q, &layer->k,      &layer->v,
+                                              &layer->o, &layer->router, &layer->shared_gate};
+        for (size_t j = 0; j < sizeof weight / sizeof *weight; j++) TRY(add_weight(kind, weight[j], bytes));
+        TRY(add_experts(kind, &layer->experts, bytes));
+        TRY(add_experts(kind, &layer->shared, bytes));
+    }
+    return MOTE_OK;
 }
 
 void mote_network_close(struct mote_network *model)

@@ -1,6 +1,7 @@
 // linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 16); and rows of the
 // embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns.
 #include "common.cuh"
+#include "act.cuh"
 #include "dot.cuh"
 
 // Warps that share the columns of a tile.
@@ -22,7 +23,58 @@ struct LinearOuts {
     int n_out;
 };
 
-template <int ROWS> __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &x, int n_x)
+// One row, normed and quantised by every block for itself while its weights are on the way: cheaper than a kernel of its
+// own ahead of this one. The first block also leaves the row for others: out f32, quantised to `act`.
+struct NormedRow {
+    const float *x;    // [COLS]
+    const float *norm; // [COLS]
+    float *out;        // [COLS]
+    float eps;
+};
+
+__device__ __forceinline__ mote_step_act norm_row(const NormedRow &row, const mote_step_act &act)
+{
+    constexpr int UNITS = (COLS + 127) / 128, THREADS = LINEAR_WARPS * 32, EACH = (UNITS * 128 + THREADS - 1) / THREADS;
+    __shared__ __align__(16) signed char q[UNITS * 256];
+    __shared__ float scale[UNITS * 4], square[LINEAR_WARPS];
+    __shared__ __align__(16) int sum[UNITS * 8];
+    float v[EACH], w[EACH], part = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int c = threadIdx.x + i * THREADS;
+        w[i] = c < COLS ? row.norm[c] : 0;
+    }
+    chain_wait();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int c = threadIdx.x + i * THREADS;
+        v[i] = c < COLS ? row.x[c] : 0;
+        part += v[i] * v[i];
+    }
+    part = warp_sum(part);
+    if (threadIdx.x % 32 == 0) square[threadIdx.x / 32] = part;
+    __syncthreads();
+    float all = 0;
+#pragma unroll
+    for (int i = 0; i < LINEAR_WARPS; i++) all += square[i];
+    float factor = 1 / sqrtf(all / (float)COLS + row.eps);
+    mote_step_act own = {q, scale, sum};
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int c = threadIdx.x + i * THREADS;
+        if (c >= UNITS * 128) break; // whole warps
+        float h = v[i] * factor * w[i];
+        quantise32(h, own, UNITS, 0, c / 32);
+        if (blockIdx.x == 0) {
+            if (c < COLS) row.out[c] = h;
+            quantise32(h, act, UNITS, 0, c / 32);
+        }
+    }
+    return own;
+}
+
+template <int ROWS, bool NORM = false>
+__device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &act, int n_x, const NormedRow &normed = {})
 {
     using T = Tile<W0, COLS>;
     __shared__ float part[LINEAR_WARPS][16 * ROWS];
@@ -36,8 +88,10 @@ template <int ROWS> __device__ __forceinline__ void linear(const LinearOuts &job
     dot.start(record, warp, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
-    chain_wait();
-    if (T::LUT_WORDS) __syncthreads();
+    mote_step_act x = act;
+    if constexpr (NORM) x = norm_row(normed, act);
+    else chain_wait();
+    if (T::LUT_WORDS || NORM) __syncthreads();
     for (int base = blockIdx.y * ROWS; base < n_x; base += gridDim.y * ROWS) {
         float acc[ROWS][2] = {};
         int row[ROWS];
@@ -73,6 +127,13 @@ extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
     linear_many(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
     linear<MANY_ROWS>(job, x, n_x);
+}
+
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
+    linear_normed(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act act,
+                  const __grid_constant__ NormedRow row)
+{
+    linear<1, true>(job, act, 1, row);
 }
 
 // ---- rows of the embedding ----

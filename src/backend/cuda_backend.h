@@ -1,0 +1,214 @@
+/* cuda_backend.h: what the files of the CUDA backend share: its state, placed weights, programs, and who implements
+ * which operation.
+ *
+ * Owns: the device, one block of scratch cut up once, the step block (cuda/step.h), the list of compiled programs.
+ * One idea: an operation is a fixed chain of launches whose shapes depend on the step's shape alone; the kernels find
+ * everything else (tokens, lengths, chosen experts) in device memory. So a step is captured once per shape.
+ */
+#ifndef MOTE_BACKEND_CUDA_BACKEND_H
+#define MOTE_BACKEND_CUDA_BACKEND_H
+
+#include "backend/backend.h"
+#include "base/thread.h"
+#include "cuda/cuda.h"
+#include "cuda/pack.h"
+#include "cuda/step.h"
+
+enum {
+    CUDA_DECODE_ROWS = 16, /* steps of at most so many rows take the decode kernels */
+    CUDA_DEFINE = 384,
+    CUDA_PROGRAM_KERNELS = 12,
+    CUDA_STAGES = 2,         /* staging buffers of an upload: one is packed while the other is copied */
+    CUDA_STAGE_BYTES = 16 << 20,
+    CUDA_RECORDS = 32,       /* shapes of steps kept recorded */
+    CUDA_INPUT_ROWS = 32     /* rows by list in one launch */
+};
+
+/* A kernel text with the kernels that are taken from it. */
+struct cuda_text {
+    const char *name;                         /* "decode.cu" */
+    const char *kernel[CUDA_PROGRAM_KERNELS]; /* NULL-terminated when shorter */
+    int is_hot;                               /* must not spill (tests) */
+    int shared;                               /* launches ask for more than 48 KiB of shared memory */
+};
+
+/* A text compiled with constants; loaded by `ready`. */
+struct cuda_program {
+    const struct cuda_text *text;
+    char define[CUDA_DEFINE];
+    struct mote_cuda_module *module;
+    struct mote_cuda_kernel kernel[CUDA_PROGRAM_KERNELS];
+};
+
+/* Kernels of linear.cu, plain.cu, by their place in the text's list. */
+enum { CUDA_LINEAR_ONE, CUDA_LINEAR_MANY, CUDA_LINEAR_NORMED, CUDA_LINEAR_EMBED };
+enum { CUDA_PLAIN_LINEAR, CUDA_PLAIN_GEMM, CUDA_PLAIN_PROJECT, CUDA_PLAIN_EMBED };
+
+/* What every placed thing starts with: its device memory. */
+struct cuda_placed {
+    uint8_t *data;
+    uint64_t *slot;
+};
+
+/* A placed matrix (mote_weight.placed). */
+struct cuda_weight {
+    uint8_t *data; /* device: tiles or plain rows (cuda/layout.h) */
+    uint64_t *slot; /* NULL */
+    struct mote_tile_kind kind;
+    int64_t n_row, n_col;
+    const float *bias; /* [n_row] device, or NULL */
+    int decode, prefill; /* programs */
+};
+
+/* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. */
+enum { CUDA_GATE, CUDA_UP, CUDA_DOWN, CUDA_PROJECTIONS };
+struct cuda_experts {
+    uint8_t *data;  /* device: every expert's three matrices */
+    uint64_t *slot; /* device [n_expert][3]: address of an expert's gate, up and down */
+    struct mote_tile_kind kind[CUDA_PROJECTIONS];
+    int32_t n_expert;
+    int64_t n_ff, d_model;
+    int is_tiled;         /* all three lie in tiles: the fused and prefill kernels can read them */
+    int decode;           /* program of moe_decode.cu */
+    int project[CUDA_PROJECTIONS]; /* of moe_reference.cu or plain.cu */
+    int split[CUDA_PROJECTIONS];   /* warps of `project` */
+    int prefill_gate_up, prefill_down;
+};
+
+struct cuda_allocation {
+    void *memory;
+    size_t size;
+    enum mote_mem_kind kind;
+    int is_pinned; /* host memory */
+};
+
+/* A step's launches, by all that they depend on. */
+struct cuda_record {
+    struct mote_replay shape;
+    int32_t n_row, n_span;
+    int max_span_row;
+    enum mote_kv_type kv_type;
+    int64_t n_ctx; /* longest cache */
+    struct mote_cuda_graph *graph;
+};
+
+struct cuda_stage {
+    uint8_t *data; /* pinned [CUDA_STAGE_BYTES] */
+    struct mote_cuda_event *event;
+    int is_busy;
+};
+
+struct cuda_backend {
+    struct mote_backend base;
+    struct mote_cuda *cuda;
+    const struct mote_cuda_info *info;
+    struct mote_budget *budget;
+    struct mote_backend_limits limits;
+    int moe_unfused;
+    int64_t max_pair; /* max_row * n_used */
+
+    struct cuda_program *program; /* [n_program] */
+    size_t n_program, max_program;
+
+    struct cuda_allocation *allocation; /* [n_allocation] */
+    size_t n_allocation, max_allocation;
+    struct cuda_stage stage[CUDA_STAGES];
+    int next_stage;
+    struct mote_pool *pool; /* packs weights */
+    void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
+    void *progress_context;
+
+    /* the step: device copies, written by begin in one upload from host_step */
+    const struct mote_batch *batch;
+    int32_t *token, *position, *span_of_row; /* [max_row] */
+    struct mote_step_span *span;             /* [max_row] */
+    struct mote_step_fault *fault, *host_fault;
+    size_t step_bytes;
+    uint8_t *host_step; /* pinned */
+    int max_span_row;   /* most rows of a span of this batch */
+    int is_step_pending;
+
+    /* recorded steps */
+    struct cuda_record *record; /* [n_record] */
+    size_t n_record;
+    struct cuda_record recording;
+    int is_recording, no_graph;
+    int chain; /* programmatic dependent launches */
+
+    /* scratch: device memory, one block (struct cuda_scratch) */
+    uint8_t *scratch;
+    struct mote_step_act act;            /* [max_row][max_col]: inputs of linear and moe */
+    struct mote_step_act down;           /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
+    const float *act_of;                 /* x whose rows `act` holds now; NULL: nothing's */
+    float *gate, *up, *hidden, *product; /* unfused and plain experts */
+    void *attend_scratch;                /* mote_cuda_attend_scratch bytes */
+    void *prefill_scratch;               /* mote_cuda_prefill_scratch bytes */
+    int attend_program, attend_prefill_program, rows_program;
+    int prefill_program, prefill_is_bf16; /* prefill_step.cu; what its copy of x is made of */
+};
+
+/* Warps that share a row's columns: LINEAR_WARPS of linear.cu. Norms take as many, so that a row's sum of squares is the
+ * same whichever kernel makes it. */
+static inline unsigned cuda_linear_warps(int64_t n_col)
+{
+    int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
+    return unit >= 8 ? 8 : unit >= 4 ? 4 : unit >= 2 ? 2 : 1;
+}
+
+static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
+{
+    return (struct cuda_backend *)(void *)backend;
+}
+
+/* The index of the program of this text and these constants (printf style), added when new. Before `ready` only. */
+mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index,
+                              const char *define, ...) __attribute__((format(printf, 4, 5)));
+
+/* Launch kernel number `kernel` of a program: all arguments by address, in order, ended by nothing: args[] as
+ * mote_cuda_launch takes it. flags: MOTE_CUDA_CHAIN. */
+mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, unsigned grid_x, unsigned grid_y,
+                          unsigned grid_z, unsigned block, size_t shared, void **args);
+
+/* Device memory, counted by kind; not zeroed. */
+mote_status mote_cuda_device_alloc(struct cuda_backend *cuda, enum mote_mem_kind kind, size_t size, void *out);
+void mote_cuda_device_free(struct cuda_backend *cuda, void *memory); /* NULL is fine */
+
+/* Rows of x (of a host list of at most CUDA_INPUT_ROWS, or all), normed when norm is given: to out [n_row][n_col] when
+ * given, quantised to act when given. */
+mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row, int64_t n_col,
+                                 const float *norm, float eps, float *out, const struct mote_step_act *act);
+
+/* ---- operations ---- */
+
+mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *bytes);                  /* cuda_place.c */
+mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *bytes);
+mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *weight);
+mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_expert_set *set);
+void mote_cuda_unplace(struct mote_backend *backend, void *placed);
+mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job);            /* cuda_linear.c */
+mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);              /* cuda_moe.c */
+mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing);
+mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job);
+
+/* ---- attention: cuda_attend.c, kernels/attend.cu ---- */
+
+size_t mote_cuda_attend_scratch(const struct mote_backend_limits *limits, int n_sm);
+mote_status mote_cuda_attend_programs(struct cuda_backend *cuda); /* sets attend_program; called by create */
+/* The operation attend. For steps of at most CUDA_DECODE_ROWS rows it also leaves `out` quantised in cuda->act
+ * (head_dim a multiple of 32) and sets act_of = job->out. */
+mote_status mote_cuda_attend(struct mote_backend *backend, const struct mote_attention *job);
+
+/* ---- prefill: cuda_prefill.c, kernels/prefill_*.cu ---- */
+
+size_t mote_cuda_prefill_scratch(const struct mote_backend_limits *limits);
+/* Programs for a tile-kind matrix and for a set of experts (kind.code != NONE for all three). */
+mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weight *weight);
+mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
+/* y[i][r] = W x[i] (+ bias) (+ residual), n_row > CUDA_DECODE_ROWS; x, y, residual as in struct mote_linear. `fresh`:
+ * x is not the x of the call before (its half-precision copy in scratch must be made). */
+mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight, const float *x,
+                                     int64_t n_row, int fresh, float *y, int64_t y_stride, const float *residual);
+/* The operation moe for n_row > CUDA_DECODE_ROWS, all weights in tiles, nothing for hidden. */
+mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job);
+
+#endif

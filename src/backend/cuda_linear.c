@@ -1,0 +1,116 @@
+/* cuda_linear.c: products of one input with up to four matrices, a norm before them. Matrices of the same kind share a
+ * launch, so that q, k and v fill the device as one matrix would. */
+#include "backend/cuda_backend.h"
+
+/* As linear.cu and plain.cu have them. */
+struct linear_out {
+    const uint8_t *data;
+    const float *bias;
+    float *y;
+    const float *residual;
+    int64_t y_stride;
+    int32_t n_row, first_tile;
+};
+struct linear_outs {
+    struct linear_out out[MOTE_LINEAR_OUTS];
+    int32_t n_out;
+};
+struct normed_row {
+    const float *x, *norm;
+    float *out;
+    float eps;
+};
+struct plain_out {
+    const uint8_t *data;
+    size_t row_bytes;
+    const float *bias;
+    float *y;
+    const float *residual;
+    int64_t y_stride;
+    int32_t n_row, n_col;
+};
+
+static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear_out *out, const float *x, int64_t n_row)
+{
+    const struct cuda_weight *w = out->weight->placed;
+    struct plain_out job = {.data = w->data,
+                            .row_bytes = mote_tile_bytes(&w->kind, w->n_col) / MOTE_TILE_ROWS,
+                            .bias = w->bias,
+                            .y = out->y,
+                            .residual = out->residual,
+                            .y_stride = out->y_stride,
+                            .n_row = (int32_t)w->n_row,
+                            .n_col = (int32_t)w->n_col};
+    int n_x = (int)n_row, split = w->n_row < 4096 ? 4 : 1;
+    void *args[] = {&job, &x, &n_x, &split};
+    if (n_row > 2 * CUDA_DECODE_ROWS)
+        return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64), (unsigned)((n_row + 63) / 64), 1,
+                             256, 0, args);
+    return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR, (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
+                         (unsigned)((n_row + 15) / 16), 1, 128, 0, args);
+}
+
+/* All outs from `first` on that run the same program. is_normed: the kernel norms the one row by itself. */
+static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear *job, int first, int is_normed, unsigned *done)
+{
+    const struct cuda_weight *w = job->out[first].weight->placed;
+    struct linear_outs outs = {0};
+    int32_t tile = 0;
+    for (int j = first; j < job->n_out; j++) {
+        const struct cuda_weight *other = job->out[j].weight->placed;
+        if (other->kind.code == MOTE_CODE_NONE || other->decode != w->decode) continue;
+        outs.out[outs.n_out++] = (struct linear_out){.data = other->data,
+                                                     .bias = other->bias,
+                                                     .y = job->out[j].y,
+                                                     .residual = job->out[j].residual,
+                                                     .y_stride = job->out[j].y_stride,
+                                                     .n_row = (int32_t)other->n_row,
+                                                     .first_tile = tile};
+        tile += (int32_t)((other->n_row + MOTE_TILE_ROWS - 1) / MOTE_TILE_ROWS);
+        *done |= 1u << j;
+    }
+    unsigned block = cuda_linear_warps(w->n_col) * 32;
+    int n_x = (int)job->n_row;
+    if (is_normed) {
+        struct normed_row row = {job->x, job->norm, job->norm_out, job->eps};
+        void *args[] = {&outs, &cuda->act, &row};
+        return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)tile, 1, 1, block, 0, args);
+    }
+    void *args[] = {&outs, &cuda->act, &n_x};
+    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : CUDA_LINEAR_MANY, (unsigned)tile, 1, 1, block, 0, args);
+}
+
+mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const float *x = job->norm ? job->norm_out : job->x;
+    int is_few = job->n_row <= CUDA_DECODE_ROWS, any_tiles = 0, fresh = 1;
+    const struct cuda_weight *w0 = job->out[0].weight->placed;
+    for (int j = 0; j < job->n_out; j++)
+        any_tiles |= ((const struct cuda_weight *)job->out[j].weight->placed)->kind.code != MOTE_CODE_NONE;
+    /* One row: the first product norms it on its way; it must not write where it still reads. */
+    int is_normed = job->norm && job->n_row == 1 && w0->kind.code != MOTE_CODE_NONE && job->norm_out != job->x;
+    if (job->norm && !is_normed) /* quantised even for plain weights: experts read the same rows next */
+        TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->n_col, job->norm, job->eps, job->norm_out,
+                                 is_few ? &cuda->act : NULL));
+    else if (is_few && any_tiles && cuda->act_of != x)
+        TRY(mote_cuda_input_rows(cuda, x, NULL, job->n_row, job->n_col, NULL, 0, NULL, &cuda->act));
+    if (is_few && (job->norm || any_tiles)) cuda->act_of = x;
+    unsigned done = 0;
+    for (int j = 0; j < job->n_out; j++) {
+        if (done >> j & 1) continue;
+        const struct mote_linear_out *out = &job->out[j];
+        const struct cuda_weight *w = out->weight->placed;
+        if (w->kind.code == MOTE_CODE_NONE) {
+            TRY(run_plain(cuda, out, x, job->n_row));
+        } else if (is_few) {
+            TRY(run_tiles(cuda, job, j, is_normed && j == 0, &done));
+        } else {
+            TRY(mote_cuda_prefill_linear(cuda, w, x, job->n_row, fresh, out->y, out->y_stride, out->residual));
+            fresh = 0;
+        }
+    }
+    for (int j = 0; j < job->n_out; j++)
+        if (job->out[j].y == cuda->act_of) cuda->act_of = NULL;
+    return MOTE_OK;
+}

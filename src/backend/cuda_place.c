@@ -1,0 +1,215 @@
+/* cuda_place.c: weights to the device: packed into the tile layout by all threads, a staging buffer at a time, while the
+ * buffer before is being copied. Extra memory: the staging buffers, nothing else.
+ */
+#include <string.h>
+
+#include "backend/cuda_backend.h"
+
+static const struct cuda_text linear_text = {
+    .name = "linear.cu", .kernel = {"linear_one", "linear_many", "linear_normed", "embed"}, .is_hot = 1};
+static const struct cuda_text plain_text = {
+    .name = "plain.cu", .kernel = {"plain_linear", "plain_gemm", "plain_project", "plain_embed"}, .is_hot = 1};
+static const struct cuda_text moe_text = {
+    .name = "moe_decode.cu", .kernel = {"gate_up_one", "gate_up_many", "down_one", "down_many"}, .is_hot = 1, .shared = 1};
+static const struct cuda_text reference_text = {.name = "moe_reference.cu", .kernel = {"project"}};
+
+/* The table of slot addresses of a set. */
+#define SLOT_BYTES(n_expert) ((size_t)(n_expert) * CUDA_PROJECTIONS * sizeof(uint64_t))
+
+/* ---- packing and copying ---- */
+
+/* A run of tiles of one matrix, to a place in the staging buffer. */
+struct pack_job {
+    const struct mote_tile_kind *kind;
+    const struct mote_matrix *w;
+    int64_t tile, n_tile;
+    uint8_t *out;
+    struct mote_chunks chunks;
+};
+
+static void pack_tiles(void *context, int worker, int n_worker)
+{
+    (void)worker;
+    (void)n_worker;
+    struct pack_job *job = context;
+    size_t bytes = mote_tile_bytes(job->kind, job->w->n_col);
+    for (int64_t at, end; mote_next_chunk(&job->chunks, &at, &end);)
+        mote_tile_pack(job->kind, job->w, job->tile + at, end - at, job->out + (size_t)at * bytes);
+}
+
+static mote_status stage_open(struct cuda_backend *cuda, struct cuda_stage *stage)
+{
+    if (!stage->data) TRY(mote_cuda_alloc_pinned(cuda->cuda, CUDA_STAGE_BYTES, &stage->data));
+    if (!stage->event) TRY(mote_cuda_event_create(cuda->cuda, &stage->event));
+    if (stage->is_busy) TRY(mote_cuda_event_wait(cuda->cuda, stage->event));
+    stage->is_busy = 0;
+    return MOTE_OK;
+}
+
+/* The whole matrix to `to` (device, mote_tile_matrix_bytes). */
+static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_kind *kind, const struct mote_matrix *w,
+                              uint8_t *to)
+{
+    size_t bytes = mote_tile_bytes(kind, w->n_col);
+    int64_t n_tile = (w->n_row + MOTE_TILE_ROWS - 1) / MOTE_TILE_ROWS, most = (int64_t)(CUDA_STAGE_BYTES / bytes);
+    FAIL_IF(most < 1, MOTE_UNSUPPORTED, "rows of %lld weights are too wide", (long long)w->n_col);
+    for (int64_t tile = 0; tile < n_tile; tile += most) {
+        struct cuda_stage *stage = &cuda->stage[cuda->next_stage];
+        cuda->next_stage = (cuda->next_stage + 1) % CUDA_STAGES;
+        TRY(stage_open(cuda, stage));
+        int64_t n = n_tile - tile < most ? n_tile - tile : most;
+        struct pack_job job = {.kind = kind, .w = w, .tile = tile, .n_tile = n, .out = stage->data};
+        mote_chunks_init(&job.chunks, n, n / (8 * mote_pool_size(cuda->pool)) + 1);
+        mote_pool_run(cuda->pool, pack_tiles, &job);
+        TRY(mote_cuda_upload(cuda->cuda, to + (size_t)tile * bytes, stage->data, (size_t)n * bytes));
+        TRY(mote_cuda_event_record(cuda->cuda, stage->event));
+        stage->is_busy = 1;
+    }
+    return MOTE_OK;
+}
+
+/* ---- what it will take ---- */
+
+static mote_status matrix_bytes(const struct mote_matrix *w, size_t *bytes)
+{
+    struct mote_tile_kind kind;
+    TRY(mote_tile_kind_of(w, &kind));
+    *bytes = mote_tile_matrix_bytes(&kind, w->n_row, w->n_col);
+    return MOTE_OK;
+}
+
+mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *bytes)
+{
+    mote_status status = matrix_bytes(&weight->w, bytes);
+    return status == MOTE_OK ? status : mote_context(status, "%s", weight->name);
+}
+
+mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *bytes)
+{
+    size_t gate, up, down;
+    mote_status status = matrix_bytes(set->gate, &gate);
+    if (status == MOTE_OK) status = matrix_bytes(set->up, &up);
+    if (status == MOTE_OK) status = matrix_bytes(set->down, &down);
+    if (status != MOTE_OK) return mote_context(status, "%s", set->name);
+    *bytes = (gate + up + down) * (size_t)set->n_expert + SLOT_BYTES(set->n_expert);
+    return MOTE_OK;
+}
+
+/* ---- one matrix ---- */
+
+static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, struct cuda_weight *placed)
+{
+    const struct mote_matrix *w = &weight->w;
+    char text[MOTE_TILE_TEXT];
+    TRY(mote_tile_kind_of(w, &placed->kind));
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col), &placed->data));
+    TRY(put_matrix(cuda, &placed->kind, w, placed->data));
+    if (placed->kind.code == MOTE_CODE_NONE)
+        return mote_cuda_program(cuda, &plain_text, &placed->decode, "ITEM=%d", (int)placed->kind.item);
+    mote_tile_kind_text(&placed->kind, text);
+    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld", text, (long long)w->n_col));
+    return mote_cuda_prefill_weight(cuda, placed);
+}
+
+mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *weight)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_weight *placed;
+    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, 1, sizeof *placed, &placed));
+    placed->n_row = weight->w.n_row;
+    placed->n_col = weight->w.n_col;
+    placed->bias = weight->bias;
+    mote_status status = place(cuda, weight, placed);
+    if (status != MOTE_OK) {
+        mote_cuda_unplace(backend, placed);
+        return mote_context(status, "%s", weight->name);
+    }
+    weight->placed = placed;
+    return MOTE_OK;
+}
+
+/* ---- experts ---- */
+
+static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_set *set, struct cuda_experts *placed)
+{
+    const struct mote_matrix *matrix[CUDA_PROJECTIONS] = {set->gate, set->up, set->down};
+    static const char *const name[CUDA_PROJECTIONS] = {"gate", "up", "down"};
+    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT];
+    size_t bytes[CUDA_PROJECTIONS], offset[CUDA_PROJECTIONS], each = 0;
+    placed->is_tiled = 1;
+    for (int p = 0; p < CUDA_PROJECTIONS; p++) {
+        const struct mote_matrix *w = &matrix[p][0];
+        TRY(mote_tile_kind_of(w, &placed->kind[p]));
+        for (int32_t e = 1; e < set->n_expert; e++) {
+            struct mote_tile_kind kind;
+            TRY(mote_tile_kind_of(&matrix[p][e], &kind));
+            FAIL_IF(!mote_tile_kind_same(&kind, &placed->kind[p]), MOTE_UNSUPPORTED,
+                    "%s of expert %d is %s, of expert 0 %s: on the GPU all experts of a layer have one format per projection",
+                    name[p], e, mote_format_traits(matrix[p][e].format)->name, mote_format_traits(w->format)->name);
+        }
+        placed->is_tiled &= placed->kind[p].code != MOTE_CODE_NONE;
+        bytes[p] = mote_tile_matrix_bytes(&placed->kind[p], w->n_row, w->n_col);
+        offset[p] = each;
+        each += bytes[p];
+        mote_tile_kind_text(&placed->kind[p], text[p]);
+    }
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * (size_t)set->n_expert, &placed->data));
+    size_t table = SLOT_BYTES(set->n_expert);
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
+    uint64_t *host;
+    TRY(mote_mem_alloc(cuda->budget, MOTE_MEM_TABLES, table, &host));
+    mote_status status = MOTE_OK;
+    for (int32_t e = 0; e < set->n_expert && status == MOTE_OK; e++)
+        for (int p = 0; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
+            uint8_t *to = placed->data + (size_t)e * each + offset[p];
+            host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
+            status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to);
+        }
+    if (status == MOTE_OK) status = mote_cuda_upload(cuda->cuda, placed->slot, host, table);
+    mote_mem_free(host);
+    TRY(status);
+
+    for (int p = 0; p < CUDA_PROJECTIONS; p++) {
+        long long n_col = (long long)matrix[p][0].n_col, unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
+        placed->split[p] = p == CUDA_DOWN ? unit >= 4 ? 2 : 1 : unit >= 16 ? 4 : unit >= 8 ? 2 : 1; /* as dot.cuh has it */
+        if (placed->kind[p].code == MOTE_CODE_NONE)
+            TRY(mote_cuda_program(cuda, &plain_text, &placed->project[p], "ITEM=%d", (int)placed->kind[p].item));
+        else
+            TRY(mote_cuda_program(cuda, &reference_text, &placed->project[p], "W0=%s COLS=%lld SPLIT=%d", text[p], n_col,
+                                  placed->split[p]));
+    }
+    if (!placed->is_tiled) return MOTE_OK;
+    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld", text[0], text[1],
+                          text[2], (long long)set->d_model, (long long)set->n_ff));
+    return mote_cuda_prefill_experts(cuda, placed);
+}
+
+mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_expert_set *set)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_experts *placed;
+    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, 1, sizeof *placed, &placed));
+    placed->n_expert = set->n_expert;
+    placed->n_ff = set->n_ff;
+    placed->d_model = set->d_model;
+    mote_status status = place_experts(cuda, set, placed);
+    if (status != MOTE_OK) {
+        mote_cuda_device_free(cuda, placed->data);
+        mote_cuda_device_free(cuda, placed->slot);
+        mote_mem_free(placed);
+        return mote_context(status, "%s", set->name);
+    }
+    set->placed = placed;
+    return MOTE_OK;
+}
+
+/* Both placed structs start with what unplace must free. */
+void mote_cuda_unplace(struct mote_backend *backend, void *placed)
+{
+    if (!placed) return;
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_placed *head = placed;
+    mote_cuda_device_free(cuda, head->data);
+    mote_cuda_device_free(cuda, head->slot);
+    mote_mem_free(placed);
+}
