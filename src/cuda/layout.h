@@ -20,17 +20,13 @@
  *   scale = d * item,  min = -dmin * item2                         SUPER
  *   scale = d * (2 nibble + 1) * 2^exponent (IQ: the nibble lies in the code plane)
  *
- * Codes whose zero is the middle of their range (C4 8, C5 16, C6 32, C3 4) lie as signed numbers, the top bit flipped.
- * The kernels then need no zero: they read codes at the top of a byte. C2 with zero 1 lies as 1 - code, 2 bits signed.
- *
  * Code planes, per lane and unit (s sub-block, j weight 0..7 of the lane's eight, R: row g then row g + 8):
- *   C1      R u32: bit 4 j + s; 1 is +1, 0 is -1
- *   H1      R u32: bit 8 (j & 3) + 2 s + (j >> 2)
+ *   C1      R u32: bit 8 (j & 3) + 2 s + (j >> 2). Alone the code is 2 bit.
  *   C2      R 2 u32, word s >> 1: bits 8 (j & 3) + 2 (2 (s & 1) + (j >> 2)) .. + 1
  *   C4      R 4 u32, word s: byte j & 3, low nibble j < 4, high nibble j >= 4
  *   LUT4    R 4 u32, word s: nibble j; the code is table[nibble]
  *   C8      R 8 u32, word 2 s + (j >> 2): byte j & 3, signed (AFFINE8: code - 128)
- *   C3 = C2 + 4 H1, C5 = C4 + 16 H1, C6 = C4 + 16 C2: two planes
+ *   C3 = C2 + 4 C1, C5 = C4 + 16 C1, C6 = C4 + 16 C2: two planes
  *   T5      13 bytes of base-3 digits, digit n of byte b = ((b * 3^n & 255) * 3) >> 8:
  *           plane of u32[2], plane of u32, plane of one byte. Words w0, w1, w2 as bytes b0..b11: row g owns
  *           b0..b3 and b4, b5, row g + 8 owns b6, b7 and b8..b11. Lane's quad q (0..7: s = q >> 1, half q & 1) of
@@ -65,7 +61,7 @@ enum mote_tile_code {
  *   E2M1, IQ4NL  the format's nibble v, rotated: (2 v & 15) | v >> 3 (-0 becomes 0)
  *   IQ2 (IQ2_XS, IQ2_S)   8, 25, 43 and, 4 above, their negatives
  *   IQ1 (IQ1_S, IQ1_M)    -9, -7, -1, 1, 7, 9: 8 g - 1 and 8 g + 1 of g = -1, 0, 1
- * ODD is C4 whose code is 2 nibble - 15 (IQ3_S). */
+ * ODD: C4, the code is 2 nibble (IQ3_S). */
 enum mote_tile_table {
     MOTE_TABLE_NONE,
     MOTE_TABLE_E2M1,
@@ -106,14 +102,14 @@ enum mote_tile_item {
     X(IQ2_XS, LUT4, 0, IQ2, 16, U8, 0, -3)         \
     X(IQ2_S, LUT4, 0, IQ2, 16, U8, 0, -3)          \
     X(IQ3_XXS, IQ3XXS, 0, NONE, 32, INSIDE, 0, -2) \
-    X(IQ3_S, C4, 0, ODD, 32, U8, 0, 0)             \
+    X(IQ3_S, C4, 15, ODD, 32, U8, 0, 0)            \
     X(IQ4_NL, LUT4, 0, IQ4NL, 0, F16, 0, 0)        \
     X(IQ4_XS, LUT4, 0, IQ4NL, 32, S8, 0, 0)        \
     X(TQ1_0, T5, 1, NONE, 0, F16, 0, 0)            \
     X(TQ2_0, C2, 1, NONE, 0, F16, 0, 0)            \
     X(MXFP4, LUT4, 0, E2M1, 0, E8M0, 0, -1)        \
     X(NVFP4, LUT4, 0, E2M1, 16, UE4M3, 0, -1)      \
-    X(Q1_0, C1, 0, NONE, 0, F16, 0, 0)             \
+    X(Q1_0, C1, 1, NONE, 0, F16, 0, 0)             \
     X(Q2_0, C2, 1, NONE, 0, F16, 0, 0)             \
     X(PQ2_0, C2, 1, NONE, 0, F16, 0, 0)            \
     X(PTQ1_0, T5, 1, NONE, 0, F16, 0, 0)           \

@@ -129,8 +129,7 @@ size_t mote_tile_matrix_bytes(const struct mote_tile_kind *kind, int64_t n_row, 
 /* What is not there: weight 0. */
 static void absent(const struct mote_tile_kind *kind, struct mote_pack_row *row)
 {
-    int zero = kind->code == MOTE_CODE_T5 ? 1 : kind->code == MOTE_CODE_C8 && kind->zero ? 128 : 0;
-    memset(row->code, zero, sizeof row->code);
+    memset(row->code, kind->zero, sizeof row->code);
     memset(row->item, kind->item == MOTE_ITEM_E8M0 ? 127 : 0, sizeof row->item); /* e8m0 has no zero: 1 */
     memset(row->super, 0, sizeof row->super);
 }

@@ -31,8 +31,8 @@ static inline void put(uint8_t *at, uint32_t word)
     memcpy(at, &word, 4);
 }
 
-/* Bits [shift, shift + 1), [shift, shift + 2), [0, 4) of the codes, as planes H1, C2, C4. */
-static void plane_h1(const struct mote_pack_row row[16], int shift, uint8_t *out)
+/* Bits [shift, shift + 1), [shift, shift + 2), [0, 4) of the codes, as planes C1, C2, C4. */
+static void plane_c1(const struct mote_pack_row row[16], int shift, uint8_t *out)
 {
     FOR_LANES(g, t, lane)
     for (int r = 0; r < 2; r++) {
@@ -67,12 +67,7 @@ static void plane_c4(const struct mote_pack_row row[16], uint8_t *out)
 
 static void write_c1(const struct mote_pack_row row[16], uint8_t *const plane[3])
 {
-    FOR_LANES(g, t, lane)
-    for (int r = 0; r < 2; r++) {
-        uint32_t word = 0;
-        for (int s = 0; s < 4; s++) word |= nibbles(mote_load_u64(row[g + 8 * r].code + 32 * s + 8 * t)) << s;
-        put(plane[0] + 8 * lane + 4 * r, word);
-    }
+    plane_c1(row, 0, plane[0]);
 }
 
 static void write_c2(const struct mote_pack_row row[16], uint8_t *const plane[3])
@@ -83,7 +78,7 @@ static void write_c2(const struct mote_pack_row row[16], uint8_t *const plane[3]
 static void write_c3(const struct mote_pack_row row[16], uint8_t *const plane[3])
 {
     plane_c2(row, 0, plane[0]);
-    plane_h1(row, 2, plane[1]);
+    plane_c1(row, 2, plane[1]);
 }
 
 static void write_c4(const struct mote_pack_row row[16], uint8_t *const plane[3])
@@ -94,7 +89,7 @@ static void write_c4(const struct mote_pack_row row[16], uint8_t *const plane[3]
 static void write_c5(const struct mote_pack_row row[16], uint8_t *const plane[3])
 {
     plane_c4(row, plane[0]);
-    plane_h1(row, 4, plane[1]);
+    plane_c1(row, 4, plane[1]);
 }
 
 static void write_c6(const struct mote_pack_row row[16], uint8_t *const plane[3])

@@ -41,18 +41,18 @@ static inline unsigned nibble(const uint8_t *bytes, int index)
 /* ---- blocks of one scale ---- */
 
 /* 16 bytes: low nibbles, then high nibbles. */
-static inline void halves(const uint8_t *restrict bytes, uint8_t flip, uint8_t *restrict code)
+static inline void halves(const uint8_t *restrict bytes, uint8_t *restrict code)
 {
     for (int j = 0; j < 16; j++) {
-        code[j] = (bytes[j] & 15) ^ flip;
-        code[16 + j] = bytes[j] >> 4 ^ flip;
+        code[j] = bytes[j] & 15;
+        code[16 + j] = bytes[j] >> 4;
     }
 }
 
 /* Bit j of `bits` is the fifth bit of code j. */
-static inline void fifth_bits(uint32_t bits, uint8_t flip, uint8_t *restrict code)
+static inline void fifth_bits(uint32_t bits, uint8_t *restrict code)
 {
-    for (int j = 0; j < 32; j++) code[j] = (uint8_t)(code[j] | (bits >> j & 1) << 4) ^ flip;
+    for (int j = 0; j < 32; j++) code[j] |= (uint8_t)((bits >> j & 1) << 4);
 }
 
 /* Nibbles of 16-valued tables, rotated left by one. */
@@ -74,7 +74,7 @@ READER(Q4_0)
 {
     FOR_BLOCKS(b, code, 32, 18)
     {
-        halves(b + 2, 8, code);
+        halves(b + 2, code);
         take_item(out, code, 32, b, 2);
     }
 }
@@ -83,7 +83,7 @@ READER(Q4_1)
 {
     FOR_BLOCKS(b, code, 32, 20)
     {
-        halves(b + 4, 0, code);
+        halves(b + 4, code);
         take_item(out, code, 32, b, 4);
     }
 }
@@ -92,8 +92,8 @@ READER(Q5_0)
 {
     FOR_BLOCKS(b, code, 32, 22)
     {
-        halves(b + 6, 0, code);
-        fifth_bits(mote_load_u32(b + 2), 16, code);
+        halves(b + 6, code);
+        fifth_bits(mote_load_u32(b + 2), code);
         take_item(out, code, 32, b, 2);
     }
 }
@@ -102,8 +102,8 @@ READER(Q5_1)
 {
     FOR_BLOCKS(b, code, 32, 24)
     {
-        halves(b + 8, 0, code);
-        fifth_bits(mote_load_u32(b + 4), 0, code);
+        halves(b + 8, code);
+        fifth_bits(mote_load_u32(b + 4), code);
         take_item(out, code, 32, b, 4);
     }
 }
@@ -121,7 +121,7 @@ READER(IQ4_NL)
 {
     FOR_BLOCKS(b, code, 32, 18)
     {
-        halves(b + 2, 0, code);
+        halves(b + 2, code);
         rotate(code, 32);
         take_item(out, code, 32, b, 2);
     }
@@ -131,7 +131,7 @@ READER(MXFP4)
 {
     FOR_BLOCKS(b, code, 32, 17)
     {
-        halves(b + 1, 0, code);
+        halves(b + 1, code);
         rotate_fp4(code, 32);
         take_item(out, code, 32, b, 1);
     }
@@ -164,11 +164,11 @@ READER(Q1_0)
     }
 }
 
-/* Codes 0..3 in order, as 1 - code. */
+/* Codes of two bits in order. */
 static inline void two_bits(const uint8_t *restrict bytes, int n_byte, uint8_t *restrict code)
 {
     for (int j = 0; j < n_byte; j++)
-        for (int k = 0; k < 4; k++) code[4 * j + k] = (1 - (bytes[j] >> 2 * k)) & 3;
+        for (int k = 0; k < 4; k++) code[4 * j + k] = bytes[j] >> 2 * k & 3;
 }
 
 READER(Q2_0)
@@ -235,7 +235,6 @@ READER(TQ2_0)
     (void)n;
     const uint8_t *b = BLOCK(256, 66);
     planes(b + 32 * (unit & 1), out->code);
-    for (int j = 0; j < 128; j++) out->code[j] = (1 - out->code[j]) & 3;
     memcpy(out->item, b + 64, 2);
 }
 
@@ -258,8 +257,8 @@ READER(Q3_K)
                   *packed = b + 96; /* 16 scales: 8 bytes of low nibbles, 4 of high pairs */
     int half = unit & 1;
     planes(b + 32 + 32 * half, out->code);
-    for (int s = 0; s < 4; s++) /* code 4 is zero: the top bit flipped */
-        for (int m = 0; m < 32; m++) out->code[32 * s + m] |= (uint8_t)((~b[m] >> (4 * half + s) & 1) << 2);
+    for (int s = 0; s < 4; s++)
+        for (int m = 0; m < 32; m++) out->code[32 * s + m] |= (uint8_t)((b[m] >> (4 * half + s) & 1) << 2);
     for (int k = 0; k < 8; k++) {
         int low = packed[k] >> 4 * half & 15, high = packed[8 + (k & 3)] >> (4 * half + 2 * (k >> 2)) & 3;
         out->item[k] = (uint8_t)((low | high << 4) - 32);
@@ -315,10 +314,10 @@ READER(Q6_K)
     const uint8_t *b = BLOCK(256, 210);
     int half = unit & 1;
     const uint8_t *low = b + 64 * half, *high = b + 128 + 32 * half;
-    for (int s = 0; s < 4; s++) /* code 32 is zero: the top bit flipped */
+    for (int s = 0; s < 4; s++)
         for (int m = 0; m < 32; m++) {
             int q = (low[32 * (s & 1) + m] >> 4 * (s >> 1) & 15) | (high[m] >> 2 * s & 3) << 4;
-            out->code[32 * s + m] = (uint8_t)(q ^ 32);
+            out->code[32 * s + m] = (uint8_t)q;
         }
     memcpy(out->item, b + 192 + 8 * half, 8);
     take_super(out, b + 208, NULL);
@@ -433,7 +432,7 @@ READER(IQ4_XS)
     int half = unit & 1;
     unsigned high = mote_load_u16(b + 2) >> 8 * half;
     for (int s = 0; s < 4; s++) {
-        halves(b + 8 + 64 * half + 16 * s, 0, out->code + 32 * s);
+        halves(b + 8 + 64 * half + 16 * s, out->code + 32 * s);
         out->item[s] = (uint8_t)((nibble(b + 4 + 2 * half, s) | (high >> 2 * s & 3) << 4) - 32);
     }
     rotate(out->code, 128);

@@ -33,6 +33,13 @@ MOTE_FN u32 prmt(u32 a, u32 b, u32 s)
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
     return d;
 }
+// v % n, n a power of two, in one instruction that compilers do not take apart again.
+MOTE_FN u32 low_bits(u32 v, int n)
+{
+    u32 d;
+    asm("bfe.u32 %0, %1, 0, %2;" : "=r"(d) : "r"(v), "r"(31 - __clz(n)));
+    return d;
+}
 MOTE_FN float bits_float(u32 bits)
 {
     return __uint_as_float(bits);
@@ -236,6 +243,10 @@ MOTE_FN u32 prmt(u32 a, u32 b, u32 s)
         d |= byte << 8 * i;
     }
     return d;
+}
+MOTE_FN u32 low_bits(u32 v, int n)
+{
+    return v & (u32)(n - 1);
 }
 template <class To, class From> inline To same_bits(From from)
 {

@@ -22,6 +22,17 @@
 //   scales(raw, lane, scale[2][SUBS], min[2][SUBS])
 //       of sub-block t (lane % 4) of the unit, rows g and g + 8; with SUBS 2 its first and second 16 columns.
 //       Exponent and factor included; min is to be ADDED times the sum of x (SUPER: it is -dmin * item2).
+//
+// What codes() costs on sm_90a, instructions a weight (of them on the ALU, the other half-rate pipe (IMAD), shared
+// loads), counted in SASS between 2 and 6 units of one kernel; the last column: weights a clock and SM that memory
+// feeds at 4.2 TB/s, to be held against 128 / instructions and 64 / ALU. scales() takes 0.1 to 0.3 (SUB 16: to 0.6).
+//   C1       0.48  0.44 0.04        120       LUT4 of 16  1.50  1.13 0.37        32 (MXFP4)
+//   C2       0.44  0.44 -            60       LUT4 of 8   0.63  0.38 0.25        32 (IQ2_XS, IQ1_S: as they lie)
+//   C3       0.99  0.85 0.15         39       T5          1.28  0.64 0.64        80
+//   C4       0.37  0.38 -            30       C4 ODD      0.50  0.38 0.13        32
+//   C5       0.92  0.72 0.20         25       IQ2XXS      1.29  0.90 0.27 0.13   65
+//   C6       0.88  0.69 0.19         21       IQ3XXS      1.92  1.35 0.32 0.25   44
+//   C8       0.25 (moves)            16
 #ifndef MOTE_TILE_CUH
 #define MOTE_TILE_CUH
 
@@ -123,36 +134,23 @@ MOTE_FN float tile_byte_float(u32 w, int i, float bias)
 
 template <int CODE, int FORMAT_ZERO, int TABLE, int SUB, int ITEM, int MIN, int EXP, int FACTOR, int K>
 struct Tile {
-    // Codes whose zero is the middle are stored as signed numbers and given times 2^SHIFT, at the top of a byte; ternary
-    // ones with zero 1 as 1 - code, so that they fit: scales() makes up for both.
     static constexpr int BITS = tile_code_bits(CODE);
-    static constexpr bool TERNARY = CODE == MOTE_CODE_C2 && FORMAT_ZERO == 1;
-    static constexpr bool TOP =
-        TERNARY || (BITS > 1 && BITS < 8 && FORMAT_ZERO == 1 << (BITS ? BITS - 1 : 0));
-    static constexpr int SHIFT = TOP ? 8 - BITS : 0;
-    static constexpr float UNIT_SCALE = tile_pow2(EXP - SHIFT) * (TERNARY ? -1 : 1);
-    static_assert(FORMAT_ZERO == 0 || TOP || CODE == MOTE_CODE_T5 || CODE == MOTE_CODE_C8,
-                  "no view of this zero");
-
-    static constexpr int ZERO = TOP ? 0 : FORMAT_ZERO;
+    static constexpr float POWER = tile_pow2(EXP);
+    static constexpr int ZERO = FORMAT_ZERO;
     static constexpr bool HAS_MIN = MIN, HAS_FACTOR = FACTOR;
-    static constexpr int CODE_MIN = TOP || CODE == MOTE_CODE_C8                           ? -128
-                                    : CODE == MOTE_CODE_C1                                ? -1
-                                    : CODE == MOTE_CODE_T5                                ? 0
+    static constexpr int CODE_MIN = CODE == MOTE_CODE_C8                                  ? -128
                                     : CODE == MOTE_CODE_IQ2XXS || TABLE == MOTE_TABLE_IQ2 ? -43
                                     : CODE == MOTE_CODE_IQ3XXS                            ? -62
                                     : TABLE == MOTE_TABLE_IQ1                             ? -9
-                                    : TABLE == MOTE_TABLE_ODD                             ? -15
                                     : TABLE == MOTE_TABLE_E2M1                            ? -12
                                     : TABLE == MOTE_TABLE_IQ4NL                           ? -127
                                                                                           : 0;
-    static constexpr int CODE_MAX = TERNARY                     ? 64
-                                    : TOP                       ? 128 - (1 << SHIFT)
-                                    : CODE == MOTE_CODE_C8      ? 127
-                                    : TABLE == MOTE_TABLE_IQ4NL ? 113
-                                    : CODE == MOTE_CODE_T5      ? 2
-                                    : BITS > 1 && CODE_MIN == 0 ? (1 << BITS) - 1
-                                                                : -CODE_MIN;
+    static constexpr int CODE_MAX = CODE == MOTE_CODE_C8                           ? 127
+                                    : TABLE == MOTE_TABLE_IQ4NL                    ? 113
+                                    : TABLE == MOTE_TABLE_ODD                      ? 30
+                                    : CODE == MOTE_CODE_C1 || CODE == MOTE_CODE_T5 ? 2
+                                    : BITS > 0                                     ? (1 << BITS) - 1
+                                                                                   : -CODE_MIN;
 
     static constexpr int UNITS = (K + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     static constexpr int SUBS = SUB == 16 ? 2 : 1;
@@ -170,8 +168,9 @@ struct Tile {
     static constexpr int AT_FACTOR = AT_SUPER + (K + 255) / 256 * 8 * LANE_SUPER;
     static constexpr u64 BYTES = tile_pad(AT_FACTOR + (FACTOR ? 16 : 0), 128);
 
-    static constexpr int LUT_WORDS =
-        CODE == MOTE_CODE_IQ2XXS || CODE == MOTE_CODE_IQ3XXS ? 256 * LUT_COPIES : 0;
+    static constexpr bool TWO = CODE == MOTE_CODE_IQ2XXS; // the book of IQ2_XXS; else of IQ3_XXS
+    static constexpr int BOOK = 256 * LUT_COPIES;
+    static constexpr int LUT_WORDS = TWO || CODE == MOTE_CODE_IQ3XXS ? BOOK + 1 : 0;
 
     struct Raw {
         u32 code[WORDS0 + WORDS1 + LAST_BYTE];
@@ -180,21 +179,23 @@ struct Tile {
         float factor;
     };
 
-    // A lane writes one entry's copies in another order than its neighbours: no two to the same bank.
+    // The book; a thread writes an entry's copies in another order than its neighbours: no two to the same bank. Behind
+    // it a constant that codes() wants in a register: one that the compiler knows it moves there before every use.
     static MOTE_FN void fill(u32 *lut, int thread, int n_thread)
     {
         if constexpr (LUT_WORDS > 0) {
             constexpr int EACH = 4;
-            for (int i = thread; i < LUT_WORDS / EACH; i += n_thread) {
+            for (int i = thread; i < BOOK / EACH; i += n_thread) {
                 int entry = i & 255, first = (i >> 8) * EACH + (entry >> 1);
-                u32 v = CODE == MOTE_CODE_IQ2XXS ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry];
+                u32 v = TWO ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry];
                 MOTE_UNROLL
                 for (int c = 0; c < EACH; c++) lut[entry * LUT_COPIES + ((first + c) & (LUT_COPIES - 1))] = v;
             }
+            if (thread == 0) lut[BOOK] = TWO ? 0x002B1908u : 0x32103210u;
         }
     }
 
-    // BYTES bytes of a lane's own, to whole words.
+    // N bytes of a lane's own, to whole words.
     template <int N> static MOTE_FN void load_code(u32 *to, const u8 *from)
     {
         if constexpr (N == 16) {
@@ -237,10 +238,9 @@ struct Tile {
     static MOTE_FN void codes(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
     {
         (void)lut, (void)lane;
-        if constexpr (CODE == MOTE_CODE_C1) one_bit(r, a);
-        else if constexpr (CODE == MOTE_CODE_T5) ternary(r, a);
+        if constexpr (CODE == MOTE_CODE_T5) ternary(r, a);
         else if constexpr (CODE == MOTE_CODE_LUT4) looked_up(r, a);
-        else if constexpr (CODE == MOTE_CODE_IQ2XXS || CODE == MOTE_CODE_IQ3XXS) books(r, lut, lane, a);
+        else if constexpr (LUT_WORDS > 0) books(r, lut, lane, a);
         else {
             MOTE_UNROLL
             for (int i = 0; i < 16; i++) a[i >> 2][i & 3] = integer(r.code, i >> 2, i >> 1 & 1, i & 1);
@@ -250,38 +250,17 @@ struct Tile {
     // Four integer codes: sub-block s, half h (columns 4 h .. + 3 of the eight), row g + 8 * row.
     static MOTE_FN u32 integer(const u32 *w, int s, int h, int row)
     {
-        constexpr int LOW = CODE == MOTE_CODE_C3 ? 2 : 4; // bits of the first plane of two
         int pair = 2 * row + (s >> 1), at2 = 2 * (2 * (s & 1) + h), at1 = 2 * s + h;
-        if constexpr (CODE == MOTE_CODE_C2) return tile_field<2>(w[pair], at2, SHIFT);
+        if constexpr (CODE == MOTE_CODE_C1) return tile_field<1>(w[row], at1, 1); // 2 bit
+        else if constexpr (CODE == MOTE_CODE_C2) return tile_field<2>(w[pair], at2, 0);
         else if constexpr (CODE == MOTE_CODE_C3)
-            return tile_field<2>(w[pair], at2, SHIFT) | tile_field<1>(w[4 + row], at1, SHIFT + LOW);
+            return tile_field<2>(w[pair], at2, 0) | tile_field<1>(w[4 + row], at1, 2);
         else if constexpr (CODE == MOTE_CODE_C8) return w[8 * row + 2 * s + h];
         else {
-            u32 low = tile_field<4>(w[4 * row + s], 4 * h, SHIFT);
-            if constexpr (CODE == MOTE_CODE_C5) return low | tile_field<1>(w[8 + row], at1, SHIFT + LOW);
-            else if constexpr (CODE == MOTE_CODE_C6)
-                return low | tile_field<2>(w[8 + pair], at2, SHIFT + LOW);
-            else if constexpr (TABLE == MOTE_TABLE_ODD)
-                return (low * 2 + 0x71717171u) ^ 0x80808080u; // 2 n - 15
+            u32 low = tile_field<4>(w[4 * row + s], 4 * h, TABLE == MOTE_TABLE_ODD); // ODD: 2 nibble
+            if constexpr (CODE == MOTE_CODE_C5) return low | tile_field<1>(w[8 + row], at1, 4);
+            else if constexpr (CODE == MOTE_CODE_C6) return low | tile_field<2>(w[8 + pair], at2, 4);
             else return low;
-        }
-    }
-
-    // +-1: a nibble with bit 3 clear selects from a table that looks at one of its bits only.
-    static MOTE_FN void one_bit(const Raw &r, u32 a[4][4])
-    {
-        constexpr u32 BIT[3][2] = {
-            {0x01FF01FFu, 0x01FF01FFu}, {0x0101FFFFu, 0x0101FFFFu}, {0xFFFFFFFFu, 0x01010101u}};
-        MOTE_UNROLL
-        for (int row = 0; row < 2; row++) {
-            u32 low = r.code[row] & 0x77777777u, high = r.code[row] >> 1 & 0x44444444u;
-            MOTE_UNROLL
-            for (int s = 0; s < 4; s++) {
-                u32 select = s < 3 ? low : high;
-                int b = s < 3 ? s : 2;
-                a[s][row] = prmt(BIT[b][0], BIT[b][1], select);
-                a[s][2 + row] = prmt(BIT[b][0], BIT[b][1], select >> 16);
-            }
         }
     }
 
@@ -349,17 +328,18 @@ struct Tile {
         return (w & 0x0FFFFFFFu) | (x & 0xF0000000u);
     }
 
-    static MOTE_FN u32 entry(const u32 *lut, u32 w, int byte, int lane)
+    // Entry `byte of w` of a lane's own copy; own: 4 * (lane % LUT_COPIES).
+    static MOTE_FN u32 entry(const u32 *lut, u32 w, int byte, u32 own)
     {
-        constexpr int ENTRY = LUT_COPIES * 4; // bytes; a power of two
-        u32 at = (byte ? w >> (8 * byte - 6) : w << 6) & (255 * ENTRY);
+        constexpr int ENTRY = LUT_COPIES * 4; // bytes
         static_assert(ENTRY == 1 << 6, "");
-        return *(const u32 *)(const void *)((const u8 *)lut + (at | (u32)(lane & (LUT_COPIES - 1)) * 4));
+        u32 at = (byte ? w >> (8 * byte - 6) : w << 6) & (255 * ENTRY);
+        return *(const u32 *)(const void *)((const u8 *)lut + (at | own));
     }
 
     static MOTE_FN void books(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
     {
-        constexpr bool TWO = CODE == MOTE_CODE_IQ2XXS;
+        u32 own = low_bits(lane, LUT_COPIES) * 4, constant = lut[BOOK];
         MOTE_UNROLL
         for (int row = 0; row < 2; row++) {
             u32 sign = signs(r.code[TWO ? 2 * row + 1 : 4 + row]);
@@ -370,13 +350,13 @@ struct Tile {
                             : s == 2 ? sign << 2
                                      : sign << 1) &
                            0x44444444u;
-                if constexpr (TWO) {
-                    u32 select = entry(lut, r.code[2 * row], s, lane) ^ bits;
-                    a[s][row] = prmt(0x002B1908u, 0x00D5E7F8u, select); // 8, 25, 43 and their negatives
-                    a[s][2 + row] = prmt(0x002B1908u, 0x00D5E7F8u, select >> 16);
-                } else { // a byte of the magnitudes or of their negatives: none is 0, so no byte borrows
-                    u32 select = bits | 0x32103210u, w = r.code[2 * row + (s >> 1)];
-                    u32 low = entry(lut, w, 2 * (s & 1), lane), high = entry(lut, w, 2 * (s & 1) + 1, lane);
+                if constexpr (TWO) { // 8, 25, 43 in the constant, and their negatives
+                    u32 select = entry(lut, r.code[2 * row], s, own) ^ bits;
+                    a[s][row] = prmt(constant, 0x00D5E7F8u, select);
+                    a[s][2 + row] = prmt(constant, 0x00D5E7F8u, select >> 16);
+                } else { // byte i of the magnitudes or of their negatives: none is 0, so no byte borrows
+                    u32 select = bits | constant, w = r.code[2 * row + (s >> 1)];
+                    u32 low = entry(lut, w, 2 * (s & 1), own), high = entry(lut, w, 2 * (s & 1) + 1, own);
                     a[s][row] = prmt(low, 0x01010100u - low, select);
                     a[s][2 + row] = prmt(high, 0x01010100u - high, select >> 16);
                 }
@@ -417,7 +397,7 @@ struct Tile {
             if constexpr (SUPER) {
                 u32 w = r.super[MIN ? row : 0];
                 d = half_to_float(!MIN && row ? w >> 16 : w & 0xFFFF);
-                if constexpr (UNIT_SCALE != 1.0f) d *= UNIT_SCALE;
+                if constexpr (EXP != 0) d *= POWER;
                 if constexpr (MIN) dmin = half_to_float(w >> 16);
                 if constexpr (FACTOR) d *= r.factor, dmin *= r.factor;
             }
@@ -435,7 +415,7 @@ struct Tile {
                     if constexpr (MIN) min[row][sub] = -dmin * item(r.scale, i * 2 + 1);
                 } else {
                     float v = item(r.scale, i * (1 + MIN)), m = MIN ? item(r.scale, i * 2 + 1) : 0;
-                    if constexpr (UNIT_SCALE != 1.0f) v *= UNIT_SCALE;
+                    if constexpr (EXP != 0) v *= POWER;
                     if constexpr (FACTOR) v *= r.factor, m *= r.factor;
                     scale[row][sub] = v;
                     if constexpr (MIN) min[row][sub] = m;
