@@ -123,7 +123,7 @@ static mote_status ready(struct mote_backend *backend)
         program->module = module[n++];
         for (int k = 0; k < CUDA_PROGRAM_KERNELS && program->text->kernel[k] && status == MOTE_OK; k++)
             status = mote_cuda_kernel(cuda->cuda, program->module, program->text->kernel[k],
-                                      program->text->shared ? cuda->info->shared_bytes : 0, &program->kernel[k]);
+                                      program->text->shared ? MOTE_CUDA_SHARED_REST : 0, &program->kernel[k]);
     }
     mote_mem_free(unit);
     return status;
@@ -436,12 +436,12 @@ static const struct mote_backend_ops cuda_ops = {
     .moe = mote_cuda_moe,
 };
 
-/* A device not opened yet is taken for a large one: attention's scratch grows with multiprocessors. */
 static mote_status scratch(const struct mote_backend_options *options, const struct mote_backend_limits *limits, size_t *bytes)
 {
     struct mote_cuda_info info;
     struct cuda_scratch at;
-    TRY(mote_cuda_describe(options->device, &info));
+    /* A plan for a machine without a device: as for the largest that we know. */
+    if (mote_cuda_describe(options->device, &info) != MOTE_OK) info.n_sm = 132;
     TRY(lay_out(limits, info.n_sm, &at));
     *bytes = at.bytes;
     return MOTE_OK;

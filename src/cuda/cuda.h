@@ -81,6 +81,7 @@ struct mote_cuda_kernel {
     const char *name;
     int registers, shared_bytes, local_bytes; /* per thread, static per block, per thread */
 };
+#define MOTE_CUDA_SHARED_REST SIZE_MAX /* all that the kernel's own shared variables leave */
 /* A kernel (extern "C" __global__) of a module. dynamic_shared: the most that launches will ask for (raises the
  * opt-in limit beyond 48 KiB). */
 mote_status mote_cuda_kernel(struct mote_cuda *cuda, struct mote_cuda_module *module, const char *name,

@@ -78,6 +78,10 @@ mote_status mote_cuda_kernel(struct mote_cuda *cuda, struct mote_cuda_module *mo
     for (size_t i = 0; i < sizeof attribute / sizeof *attribute; i++)
         TRY(mote_cuda_check(
             cuda, call->function_get(attribute[i].value, attribute[i].number, kernel.function), what));
+    if (dynamic_shared == MOTE_CUDA_SHARED_REST)
+        dynamic_shared = cuda->info.shared_bytes > (size_t)kernel.shared_bytes
+                             ? cuda->info.shared_bytes - (size_t)kernel.shared_bytes
+                             : 0;
     size_t all = dynamic_shared + (size_t)kernel.shared_bytes;
     FAIL_IF(all > cuda->info.shared_bytes && all > 48 * 1024, MOTE_DEVICE,
             "device %d (%s): %s needs %zu bytes of shared memory a block, the device has %zu", cuda->index,
