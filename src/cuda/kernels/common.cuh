@@ -33,13 +33,6 @@ MOTE_FN u32 prmt(u32 a, u32 b, u32 s)
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
     return d;
 }
-// v % n, n a power of two, in one instruction that compilers do not take apart again.
-MOTE_FN u32 low_bits(u32 v, int n)
-{
-    u32 d;
-    asm("bfe.u32 %0, %1, 0, %2;" : "=r"(d) : "r"(v), "r"(31 - __clz(n)));
-    return d;
-}
 MOTE_FN float bits_float(u32 bits)
 {
     return __uint_as_float(bits);
@@ -101,6 +94,23 @@ MOTE_FN u32 keep2(const void *p)
 {
     u16 v;
     asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    return v;
+}
+
+// ---- tables in shared memory, their address in one product and not in the three instructions of plain words ----
+
+typedef u32 shared_words;
+MOTE_FN shared_words words_at(const u32 *shared)
+{
+    return (u32)__cvta_generic_to_shared(shared);
+}
+// The word at byte i of w, times STRIDE bytes.
+template <int STRIDE> MOTE_FN u32 word_of_byte(shared_words base, u32 w, int i)
+{
+    u32 v;
+    asm volatile("{\n\t.reg .u32 at;\n\tmad.lo.u32 at, %1, %2, %3;\n\tld.shared.u32 %0, [at];\n\t}"
+                 : "=r"(v)
+                 : "r"(prmt(w, 0, 0x4440 + i)), "n"(STRIDE), "r"(base));
     return v;
 }
 
@@ -244,9 +254,14 @@ MOTE_FN u32 prmt(u32 a, u32 b, u32 s)
     }
     return d;
 }
-MOTE_FN u32 low_bits(u32 v, int n)
+typedef const u32 *shared_words;
+MOTE_FN shared_words words_at(const u32 *shared)
 {
-    return v & (u32)(n - 1);
+    return shared;
+}
+template <int STRIDE> MOTE_FN u32 word_of_byte(shared_words base, u32 w, int i)
+{
+    return base[(w >> 8 * i & 255) * (STRIDE / 4)];
 }
 template <class To, class From> inline To same_bits(From from)
 {

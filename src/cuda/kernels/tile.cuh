@@ -30,8 +30,8 @@
 //   C2       0.44  0.44 -            60       LUT4 of 8   0.63  0.38 0.25        32 (IQ2_XS, IQ1_S: as they lie)
 //   C3       0.99  0.85 0.15         39       T5          1.28  0.64 0.64        80
 //   C4       0.37  0.38 -            30       C4 ODD      0.50  0.38 0.13        32
-//   C5       0.92  0.72 0.20         25       IQ2XXS      1.29  0.90 0.27 0.13   65
-//   C6       0.88  0.69 0.19         21       IQ3XXS      1.92  1.35 0.32 0.25   44
+//   C5       0.92  0.72 0.20         25       IQ2XXS      1.27  0.79 0.36 0.13   65
+//   C6       0.88  0.69 0.19         21       IQ3XXS      1.89  1.16 0.48 0.25   44
 //   C8       0.25 (moves)            16
 #ifndef MOTE_TILE_CUH
 #define MOTE_TILE_CUH
@@ -328,18 +328,10 @@ struct Tile {
         return (w & 0x0FFFFFFFu) | (x & 0xF0000000u);
     }
 
-    // Entry `byte of w` of a lane's own copy; own: 4 * (lane % LUT_COPIES).
-    static MOTE_FN u32 entry(const u32 *lut, u32 w, int byte, u32 own)
-    {
-        constexpr int ENTRY = LUT_COPIES * 4; // bytes
-        static_assert(ENTRY == 1 << 6, "");
-        u32 at = (byte ? w >> (8 * byte - 6) : w << 6) & (255 * ENTRY);
-        return *(const u32 *)(const void *)((const u8 *)lut + (at | own));
-    }
-
     static MOTE_FN void books(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
     {
-        u32 own = low_bits(lane, LUT_COPIES) * 4, constant = lut[BOOK];
+        shared_words own = words_at(lut + lane % LUT_COPIES); // entries of a lane's own copy
+        u32 constant = lut[BOOK];
         MOTE_UNROLL
         for (int row = 0; row < 2; row++) {
             u32 sign = signs(r.code[TWO ? 2 * row + 1 : 4 + row]);
@@ -351,12 +343,13 @@ struct Tile {
                                      : sign << 1) &
                            0x44444444u;
                 if constexpr (TWO) { // 8, 25, 43 in the constant, and their negatives
-                    u32 select = entry(lut, r.code[2 * row], s, own) ^ bits;
+                    u32 select = word_of_byte<4 * LUT_COPIES>(own, r.code[2 * row], s) ^ bits;
                     a[s][row] = prmt(constant, 0x00D5E7F8u, select);
                     a[s][2 + row] = prmt(constant, 0x00D5E7F8u, select >> 16);
                 } else { // byte i of the magnitudes or of their negatives: none is 0, so no byte borrows
                     u32 select = bits | constant, w = r.code[2 * row + (s >> 1)];
-                    u32 low = entry(lut, w, 2 * (s & 1), own), high = entry(lut, w, 2 * (s & 1) + 1, own);
+                    u32 low = word_of_byte<4 * LUT_COPIES>(own, w, 2 * (s & 1));
+                    u32 high = word_of_byte<4 * LUT_COPIES>(own, w, 2 * (s & 1) + 1);
                     a[s][row] = prmt(low, 0x01010100u - low, select);
                     a[s][2 + row] = prmt(high, 0x01010100u - high, select >> 16);
                 }
