@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 extern "C" {
 #include <cmocka.h>
@@ -21,7 +20,7 @@ extern "C" {
 #include "base/rng.h"
 #include "cuda/pack.h"
 #include "quant/decode.h"
-#include "quant/encode.h"
+#include "random_matrix.h"
 }
 
 #include "cuda/kernels/tile.cuh"
@@ -30,47 +29,6 @@ static struct mote_rng rng;
 static unsigned long long seed;
 
 /* ---- random weights ---- */
-
-static float random_scale()
-{
-    float magnitude = (float)exp2(-9 + 6 * mote_rng_unit(&rng));
-    return mote_rng_below(&rng, 4) ? magnitude : -magnitude;
-}
-
-static void put_half(uint8_t *at, float value)
-{
-    uint16_t half = mote_f32_f16(value);
-    memcpy(at, &half, 2);
-}
-
-/* Where a block's f16 fields are, by name of the format. */
-static const struct {
-    enum mote_format format;
-    int at[2];
-} half_fields[] = {
-    {MOTE_FORMAT_Q4_0, {0, -1}},   {MOTE_FORMAT_Q4_1, {0, 2}},    {MOTE_FORMAT_Q5_0, {0, -1}},
-    {MOTE_FORMAT_Q5_1, {0, 2}},    {MOTE_FORMAT_Q8_0, {0, -1}},   {MOTE_FORMAT_Q2_K, {80, 82}},
-    {MOTE_FORMAT_Q3_K, {108, -1}}, {MOTE_FORMAT_Q4_K, {0, 2}},    {MOTE_FORMAT_Q5_K, {0, 2}},
-    {MOTE_FORMAT_Q6_K, {208, -1}}, {MOTE_FORMAT_IQ1_S, {0, -1}},  {MOTE_FORMAT_IQ2_XXS, {0, -1}},
-    {MOTE_FORMAT_IQ2_XS, {0, -1}}, {MOTE_FORMAT_IQ2_S, {0, -1}},  {MOTE_FORMAT_IQ3_XXS, {0, -1}},
-    {MOTE_FORMAT_IQ3_S, {0, -1}},  {MOTE_FORMAT_IQ4_NL, {0, -1}}, {MOTE_FORMAT_IQ4_XS, {0, -1}},
-    {MOTE_FORMAT_TQ1_0, {52, -1}}, {MOTE_FORMAT_TQ2_0, {64, -1}}, {MOTE_FORMAT_Q1_0, {0, -1}},
-    {MOTE_FORMAT_Q2_0, {0, -1}},   {MOTE_FORMAT_PQ2_0, {0, -1}},  {MOTE_FORMAT_PTQ1_0, {26, -1}},
-};
-
-static void fill_block_scales(enum mote_format format, uint8_t *block)
-{
-    for (const auto &field : half_fields)
-        if (field.format == format)
-            for (int at : field.at)
-                if (at >= 0) put_half(block + at, random_scale());
-    if (format == MOTE_FORMAT_MXFP4) block[0] = (uint8_t)mote_rng_below(&rng, 250); /* x 12 finite */
-    if (format == MOTE_FORMAT_IQ1_M) { /* d's nibbles are the top nibbles of four 16-bit words */
-        uint16_t half = mote_f32_f16(random_scale());
-        for (int i = 0; i < 4; i++)
-            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | ((half >> (4 * i)) & 15) << 4);
-    }
-}
 
 struct weights {
     struct mote_matrix m;
@@ -81,56 +39,42 @@ static uint8_t *odd_bytes(size_t n)
 {
     uint8_t *base = (uint8_t *)malloc(n + 1);
     assert_non_null(base);
-    for (size_t i = 0; i <= n; i++) base[i] = (uint8_t)mote_rng_u64(&rng);
     return base + 1;
 }
 
-static size_t put_scale(enum mote_format format, uint8_t *at, float value)
+/* Scales of one byte in all their range (what is not a number apart), which random_matrix.h keeps narrow. */
+static void widen_scales(struct weights *w)
 {
-    if (format == MOTE_FORMAT_F32) return memcpy(at, &value, 4), 4;
-    uint16_t half = format == MOTE_FORMAT_F16 ? mote_f32_f16(value) : mote_f32_bf16(value);
-    return memcpy(at, &half, 2), 2;
+    const struct mote_format_traits *traits = mote_format_traits(w->m.format);
+    size_t size = w->m.row_bytes * (size_t)w->m.n_row, n_scale = random_scale_bytes(&w->m);
+    if (w->m.format == MOTE_FORMAT_MXFP4) /* 2^121 x 12 x factor is finite */
+        for (size_t i = 0; i < size; i += (size_t)traits->block_bytes)
+            w->data[i] = (uint8_t)mote_rng_below(&rng, 250);
+    if (w->m.format == MOTE_FORMAT_NVFP4) /* 0x7F is 0 and the top bit nothing */
+        for (size_t i = 0; i < size; i += (size_t)traits->block_bytes)
+            for (int k = 0; k < 4; k++) w->data[i + (size_t)k] = (uint8_t)mote_rng_u64(&rng);
+    if (w->m.format == MOTE_FORMAT_MLX_MXFP4)
+        for (size_t i = 0; i < n_scale; i++) w->scale[i] = (uint8_t)mote_rng_below(&rng, 250);
+    if (w->m.format == MOTE_FORMAT_MLX_NVFP4) /* a sign; 0x7F is no number */
+        for (size_t i = 0; i < n_scale; i++)
+            w->scale[i] = (uint8_t)(mote_rng_below(&rng, 0x7F) | mote_rng_below(&rng, 2) << 7);
 }
 
 static struct weights make_weights(enum mote_format format, int64_t n_row, int64_t n_col, int group,
                                    enum mote_format scale_format, float factor)
 {
-    const struct mote_format_traits *traits = mote_format_traits(format);
     struct weights w = {};
     size_t size = mote_format_row_bytes(format, n_col) * (size_t)n_row;
     w.data = odd_bytes(size);
     w.m = mote_matrix_view(format, w.data, n_row, n_col);
     w.m.factor = factor;
-    if (traits->family == MOTE_FAMILY_PLAIN)
-        for (size_t i = 0; i < size; i += (size_t)traits->block_bytes)
-            put_scale(format, w.data + i, random_scale());
-    if (traits->family == MOTE_FAMILY_BLOCK)
-        for (size_t b = 0; b < size; b += (size_t)traits->block_bytes) fill_block_scales(format, w.data + b);
-    if (traits->family == MOTE_FAMILY_PLANAR) {
-        size_t n_scale = (size_t)(n_row * (n_col / group)), each = 1;
-        w.m.group = group;
-        w.m.scale_format = scale_format;
-        int is_affine = format != MOTE_FORMAT_MLX_MXFP4 && format != MOTE_FORMAT_MLX_NVFP4 &&
-                        format != MOTE_FORMAT_MLX_MXFP8;
-        if (is_affine) each = scale_format == MOTE_FORMAT_F32 ? 4 : 2;
-        w.m.scale = w.scale = odd_bytes(n_scale * each);
-        if (is_affine) {
-            w.m.bias = w.bias = odd_bytes(n_scale * each);
-            for (size_t i = 0; i < n_scale; i++) {
-                put_scale(scale_format, w.scale + i * each, random_scale());
-                put_scale(scale_format, w.bias + i * each, 4 * random_scale());
-            }
-        } else
-            for (size_t i = 0; i < n_scale; i++) /* no NaN, no infinity; e4m3 has a sign here */
-                if (format == MOTE_FORMAT_MLX_NVFP4 ? (w.scale[i] & 0x7F) == 0x7F : w.scale[i] == 255)
-                    w.scale[i] = 1;
-        if (format == MOTE_FORMAT_MLX_MXFP8) {
-            for (size_t i = 0; i < size; i++)
-                if ((w.data[i] & 0x7F) == 0x7F) w.data[i] = 0;
-            for (size_t i = 0; i < n_scale; i++)
-                w.scale[i] = (uint8_t)(100 + w.scale[i] % 50); /* bf16's normals */
-        }
-    }
+    w.m.group = group;
+    w.m.scale_format = scale_format;
+    size_t n_scale = random_scale_bytes(&w.m);
+    if (n_scale) w.m.scale = w.scale = odd_bytes(n_scale);
+    if (random_is_affine(format)) w.m.bias = w.bias = odd_bytes(n_scale);
+    random_fill(&rng, &w.m, RANDOM, w.data, w.scale, w.bias);
+    widen_scales(&w);
     return w;
 }
 
@@ -343,7 +287,7 @@ static void test_plain_rows(void **state)
                                                MOTE_FORMAT_MLX_MXFP8};
     for (enum mote_format format : formats) {
         int64_t n_row = 19, n_col = format == MOTE_FORMAT_MLX_MXFP8 ? 96 : 37;
-        struct weights w = make_weights(format, n_row, n_col, 32, MOTE_FORMAT_F32, 1);
+        struct weights w = make_weights(format, n_row, n_col, random_group(format, 32), MOTE_FORMAT_F32, 1);
         struct mote_tile_kind kind;
         assert_int_equal(mote_tile_kind_of(&w.m, &kind), MOTE_OK);
         assert_int_equal(kind.code, MOTE_CODE_NONE);
@@ -404,41 +348,16 @@ static void test_same(void **state)
     assert_false(mote_tile_kind_same(&a, &b));
 }
 
-/* Bytes of the file a second, one core; a number for the record. */
-static void test_speed(void **state)
-{
-    (void)state;
-    static const enum mote_format formats[] = {MOTE_FORMAT_Q4_K,  MOTE_FORMAT_Q6_K,  MOTE_FORMAT_Q8_0,
-                                               MOTE_FORMAT_MXFP4, MOTE_FORMAT_TQ1_0, MOTE_FORMAT_IQ2_XXS,
-                                               MOTE_FORMAT_IQ2_S};
-    for (enum mote_format format : formats) {
-        struct weights w = make_weights(format, 256, 2048, 0, MOTE_FORMAT_F32, 1);
-        struct mote_tile_kind kind;
-        assert_int_equal(mote_tile_kind_of(&w.m, &kind), MOTE_OK);
-        uint8_t *out = (uint8_t *)malloc(mote_tile_matrix_bytes(&kind, 256, 2048));
-        double best = 1e9;
-        for (int i = 0; i < 5; i++) {
-            struct timespec from, to;
-            clock_gettime(CLOCK_MONOTONIC, &from);
-            mote_tile_pack(&kind, &w.m, 0, 16, out);
-            clock_gettime(CLOCK_MONOTONIC, &to);
-            best = fmin(best, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9);
-        }
-        print_message("%-8s %6.0f MB/s\n", mote_format_traits(format)->name,
-                      (double)w.m.row_bytes * 256 / best * 1e-6);
-        free(out);
-        free_weights(&w);
-    }
-}
-
 int main()
 {
     const char *given = getenv("MOTE_SEED");
     seed = given ? strtoull(given, NULL, 10) : 20260821;
     mote_rng_seed(&rng, seed);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_kind), cmocka_unit_test(test_plain_rows), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_same),       cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_every_kind),
+        cmocka_unit_test(test_plain_rows),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,7 +170,7 @@ struct Tile {
 
     static constexpr bool TWO = CODE == MOTE_CODE_IQ2XXS; // the book of IQ2_XXS; else of IQ3_XXS
     static constexpr int BOOK = 256 * LUT_COPIES;
-    static constexpr int LUT_WORDS = TWO || CODE == MOTE_CODE_IQ3XXS ? BOOK + 1 : 0;
+    static constexpr int LUT_WORDS = TWO || CODE == MOTE_CODE_IQ3XXS ? BOOK + 4 : 0; // whole pieces of 16 bytes
 
     struct Raw {
         u32 code[WORDS0 + WORDS1 + LAST_BYTE];
