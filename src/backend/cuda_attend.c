@@ -1,5 +1,5 @@
-/* cuda_attend.c: launches of attention: rotation and store, then single rows over shares of the keys, or tiles of many
- * rows of a sequence.
+/* cuda_attend.c: launches of attention: single rows over shares of the keys, which also turn and store when no sequence
+ * has two rows; else rotation and store first, then single rows or tiles of many rows of a sequence.
  *
  * Owns: the shapes of those launches and their scratch. Does not own: what the kernels do (kernels/attend.cu,
  * attend_prefill.cu), whose constants are counted again here.
@@ -21,18 +21,18 @@ enum {
     PREFILL_WARPS = 4,
 };
 
-/* Kernels of the texts. Heads that q8_0 cannot hold have no kernels for it. */
-enum { ROPE_F32, ROPE_F16, ATTEND_F32, ATTEND_F16, ROPE_Q8_0, ATTEND_Q8_0 };
+/* Kernels of attend.cu, by kind and type of cache. Heads that q8_0 cannot hold have no kernels for it. */
+enum { ROPE_STORE, ATTEND, ROPE_ATTEND, KINDS };
+#define KERNELS(type) "rope_store_" type, "attend_" type, "rope_attend_" type
 static const struct cuda_text attend_text = {
     .name = "attend.cu",
-    .kernel = {"rope_store_f32", "rope_store_f16", "attend_f32", "attend_f16", "rope_store_q8_0",
-               "attend_q8_0"},
+    .kernel = {KERNELS("f32"), KERNELS("f16"), KERNELS("q8_0")},
     .is_hot = 1,
     .shared = 1,
 };
 static const struct cuda_text attend_text_no_q8 = {
     .name = "attend.cu",
-    .kernel = {"rope_store_f32", "rope_store_f16", "attend_f32", "attend_f16"},
+    .kernel = {KERNELS("f32"), KERNELS("f16")},
     .is_hot = 1,
     .shared = 1,
 };
@@ -48,9 +48,6 @@ static const struct cuda_text prefill_text_no_q8 = {
     .is_hot = 1,
     .shared = 1,
 };
-static const int rope_kernel[MOTE_KV_TYPE_COUNT] = {ROPE_F32, ROPE_F16, ROPE_Q8_0};
-static const int attend_kernel[MOTE_KV_TYPE_COUNT] = {ATTEND_F32, ATTEND_F16, ATTEND_Q8_0};
-
 /* What attend.cu and attend_prefill.cu derive from the same constants. */
 struct shape {
     int64_t head_dim, group;
@@ -87,7 +84,8 @@ static size_t prefill_bytes(const struct shape *s, enum mote_kv_type type, size_
 
 static size_t prefill_shared(const struct shape *s, enum mote_kv_type type, size_t limit)
 {
-    size_t keys = prefill_bytes(s, type, 64, 1) <= limit ? 64 : 32;
+    size_t keys = 64;
+    while (keys > 16 && prefill_bytes(s, type, keys, 1) > limit) keys /= 2;
     size_t twice = prefill_bytes(s, type, keys, 2);
     return type == MOTE_KV_F16 && 2 * twice + 2048 <= limit ? twice : prefill_bytes(s, type, keys, 1);
 }
@@ -134,29 +132,31 @@ mote_status mote_cuda_attend_programs(struct cuda_backend *cuda)
                              n_head_kv, n_rot, cuda->info->shared_bytes);
 }
 
-static mote_status rope_store(struct cuda_backend *cuda, const struct mote_attention *job,
-                              enum mote_kv_type type)
+/* Arguments of attend.cu: struct Heads, struct Frequencies. */
+struct heads {
+    float *q, *k;
+    const float *v, *q_norm, *k_norm;
+    float eps, magnitude;
+    int32_t n_rot, layer;
+};
+struct frequencies {
+    float inverse[MAX_FREQUENCIES]; /* the kernels take the first N_ROT / 2 */
+};
+
+static mote_status rope_store(struct cuda_backend *cuda, enum mote_kv_type type, struct heads *heads,
+                              struct frequencies *frequencies)
 {
-    struct {
-        float inverse[MAX_FREQUENCIES]; /* the kernel takes the first N_ROT / 2 */
-    } frequencies;
-    memset(&frequencies, 0, sizeof frequencies);
-    if (job->rope->n_rot)
-        memcpy(frequencies.inverse, job->rope->inv_freq, (size_t)(job->rope->n_rot / 2) * sizeof(float));
-    struct mote_attention a = *job; /* arguments are taken by address */
-    int n_rot = (int)job->rope->n_rot;
-    float magnitude = job->rope->magnitude;
-    void *args[] = {&a.q,         &a.k,   &a.v,       &a.q_norm,       &a.k_norm,          &a.eps,
-                    &frequencies, &n_rot, &magnitude, &cuda->position, &cuda->span_of_row, &cuda->span,
-                    &a.layer};
-    unsigned heads = (unsigned)(job->n_head + 2 * job->n_head_kv);
-    return mote_cuda_run(cuda, cuda->attend_program, rope_kernel[type], (heads + ROPE_WARPS - 1) / ROPE_WARPS,
-                         (unsigned)cuda->batch->n_row, 1, ROPE_WARPS * 32,
-                         ROPE_WARPS * (size_t)job->head_dim * sizeof(float), args);
+    void *args[] = {heads, frequencies, &cuda->position, &cuda->span_of_row, &cuda->span};
+    unsigned n_head = (unsigned)(cuda->limits.n_head + 2 * cuda->limits.n_head_kv);
+    return mote_cuda_run(cuda, cuda->attend_program, (int)type * KINDS + ROPE_STORE,
+                         (n_head + ROPE_WARPS - 1) / ROPE_WARPS, (unsigned)cuda->batch->n_row, 1,
+                         ROPE_WARPS * 32, ROPE_WARPS * (size_t)cuda->limits.head_dim * sizeof(float), args);
 }
 
+/* kind: ATTEND or ROPE_ATTEND. */
 static mote_status single_rows(struct cuda_backend *cuda, const struct mote_attention *job,
-                               enum mote_kv_type type, int64_t n_ctx, const struct shape *s)
+                               enum mote_kv_type type, int kind, struct heads *heads,
+                               struct frequencies *frequencies, int64_t n_ctx, const struct shape *s)
 {
     int64_t visible = job->window > 0 && job->window < n_ctx ? job->window : n_ctx,
             n_row = cuda->batch->n_row;
@@ -166,15 +166,15 @@ static mote_status single_rows(struct cuda_backend *cuda, const struct mote_atte
     if (n_share > MAX_SHARES) n_share = MAX_SHARES;
     if (n_share < 1) n_share = 1;
 
-    struct mote_attention a = *job;
-    int window = (int)visible * (job->window > 0),
-        quantise = n_row <= CUDA_DECODE_ROWS && job->head_dim % 32 == 0;
+    int window = visible < n_ctx ? (int)job->window : 0;
+    int quantise = n_row <= CUDA_DECODE_ROWS && job->head_dim % 32 == 0;
+    float scale = job->scale, *out = job->out;
     struct mote_step_act act = {0};
     if (quantise) act = cuda->act;
     uint8_t *ticket = cuda->attend_scratch, *partial = ticket + ticket_bytes(cuda->info->n_sm);
-    void *args[] = {&a.q,        &a.scale, &window, &a.layer, &cuda->position, &cuda->span_of_row,
-                    &cuda->span, &a.out,   &act,    &partial, &ticket};
-    TRY(mote_cuda_run(cuda, cuda->attend_program, attend_kernel[type], (unsigned)n_share,
+    void *args[] = {heads,       frequencies, &scale, &window,  &cuda->position, &cuda->span_of_row,
+                    &cuda->span, &out,        &act,   &partial, &ticket};
+    TRY(mote_cuda_run(cuda, cuda->attend_program, (int)type * KINDS + kind, (unsigned)n_share,
                       (unsigned)(job->n_head_kv * s->blocks_per_kv), (unsigned)n_row, DECODE_WARPS * 32,
                       decode_shared(s), args));
     if (quantise) cuda->act_of = job->out;
@@ -213,9 +213,23 @@ mote_status mote_cuda_attend(struct mote_backend *backend, const struct mote_att
             MOTE_ARGUMENT, "attention: a cache of %s with heads of %lld", mote_kv_type_name(type),
             (long long)job->head_dim);
     struct shape s = shape_of(l);
-    cuda->act_of = NULL; /* q changes in place, out may be anything */
-    TRY(rope_store(cuda, job, type));
+    struct heads heads = {job->q,
+                          job->k,
+                          job->v,
+                          job->q_norm,
+                          job->k_norm,
+                          job->eps,
+                          job->rope->magnitude,
+                          (int32_t)job->rope->n_rot,
+                          job->layer};
+    struct frequencies frequencies = {{0}};
+    if (job->rope->n_rot)
+        memcpy(frequencies.inverse, job->rope->inv_freq, (size_t)(job->rope->n_rot / 2) * sizeof(float));
+    cuda->act_of = NULL; /* q may change in place, out may be anything */
+    if (cuda->max_span_row == 1)
+        return single_rows(cuda, job, type, ROPE_ATTEND, &heads, &frequencies, n_ctx, &s);
+    TRY(rope_store(cuda, type, &heads, &frequencies));
     if (batch->n_row > CUDA_DECODE_ROWS && cuda->max_span_row > PREFILL_SPAN)
         return tiles(cuda, job, type, n_ctx, &s);
-    return single_rows(cuda, job, type, n_ctx, &s);
+    return single_rows(cuda, job, type, ATTEND, &heads, &frequencies, n_ctx, &s);
 }

@@ -1,8 +1,9 @@
 // attend.cu: norm and rotation of a step's queries and keys, keys and values into the caches, and attention of single
 // rows (decode).
 //
-//   rope_store_*   a warp a head of a row: queries in place, keys and values into the caches
-//   attend_*       a block a row, a head of keys (all query heads of its group) and a share of the keys it sees
+//   rope_store_*    a warp a head of a row: queries in place, keys and values into the caches
+//   attend_*        a block a row, a head of keys (all query heads of its group) and a share of the keys it sees
+//   rope_attend_*   both, where no sequence has two rows
 //
 // Does not own: many rows of one sequence (attend_prefill.cu).
 // One idea of attend_*: a warp takes 16 keys at a time as the 16 rows of a tensor-core product and the group's query
@@ -45,81 +46,114 @@ template <int TYPE> MOTE_FN void store_row(const float *row, u8 *to, int lane)
     }
 }
 
-// q [n_row][N_HEAD][HEAD_DIM], k and v [n_row][N_HEAD_KV][HEAD_DIM]; heads of a row in order q, k, v. Angles are the
-// f32 products of position and frequency, as the models were trained with, reduced in f64.
-template <int TYPE>
-MOTE_FN void rope_store(float *q, float *k, const float *v, const float *q_norm, const float *k_norm,
-                        float eps, const Frequencies &frequencies, int n_rot, float magnitude,
-                        const int *position, const int *span_of_row, const mote_step_span *spans, int layer)
-{
-    extern __shared__ float rows[]; // [ROPE_WARPS][HEAD_DIM]
-    constexpr int COLUMNS = (HEAD_DIM + 31) / 32, PAIRS = (N_ROT / 2 + 31) / 32;
-    int lane = threadIdx.x % 32, head = blockIdx.x * ROPE_WARPS + threadIdx.x / 32, row = blockIdx.y;
-    if (head >= N_HEAD + 2 * N_HEAD_KV) return;
-    float *mine = rows + threadIdx.x / 32 * HEAD_DIM;
-    int is_value = head >= N_HEAD + N_HEAD_KV, kv_head = is_value ? head - N_HEAD - N_HEAD_KV : head - N_HEAD;
-    chain_launch();
-    int at = position[row], half = n_rot / 2; // the step block is older than the kernels ahead
-    mote_step_span span = spans[span_of_row[row]];
+// Cosines and sines of a position, of pairs 32 j + lane. Angles are the f32 products of position and frequency, as the
+// models were trained with, reduced in f64.
+struct Turn {
+    static constexpr int PAIRS = (N_ROT / 2 + 31) / 32;
     float cosine[PAIRS + 1], sine[PAIRS + 1];
-    MOTE_UNROLL
-    for (int j = 0; j < PAIRS; j++) {
-        int i = 32 * j + lane;
-        float angle = (float)at * frequencies.inverse[i < N_ROT / 2 ? i : 0];
-        double turns = (double)angle * 0.31830988618379067154; // half turns
-        sincospif((float)(turns - 2 * rint(turns * 0.5)), &sine[j], &cosine[j]);
-        cosine[j] *= magnitude;
-        sine[j] *= magnitude;
-    }
-    const float *norm = is_value ? nullptr : head < N_HEAD ? q_norm : k_norm;
-    float weight[COLUMNS];
-    MOTE_UNROLL
-    for (int j = 0; j < COLUMNS; j++) weight[j] = norm && 32 * j + lane < HEAD_DIM ? norm[32 * j + lane] : 1;
-    chain_wait();
 
-    float *in_place = head < N_HEAD ? q + ((u64)row * N_HEAD + head) * HEAD_DIM
-                                    : k + ((u64)row * N_HEAD_KV + kv_head) * HEAD_DIM;
-    const float *from = is_value ? v + ((u64)row * N_HEAD_KV + kv_head) * HEAD_DIM : in_place;
-    float x[COLUMNS], square = 0;
+    MOTE_FN Turn(const Frequencies &frequencies, int position, float magnitude)
+    {
+        MOTE_UNROLL
+        for (int j = 0; j < PAIRS; j++) {
+            int i = 32 * j + (int)threadIdx.x % 32;
+            float angle = (float)position * frequencies.inverse[i < N_ROT / 2 ? i : 0];
+            double turns = (double)angle * 0.31830988618379067154; // half turns
+            sincospif((float)(turns - 2 * rint(turns * 0.5)), &sine[j], &cosine[j]);
+            cosine[j] *= magnitude;
+            sine[j] *= magnitude;
+        }
+    }
+
+    // Columns i and i + half of row[HEAD_DIM], a warp's own in shared memory.
+    MOTE_FN void apply(float *row, int half) const
+    {
+        __syncwarp();
+        MOTE_UNROLL
+        for (int j = 0; j < PAIRS; j++) {
+            int i = 32 * j + (int)threadIdx.x % 32;
+            if (i < half) {
+                float a = row[i], b = row[i + half];
+                row[i] = a * cosine[j] - b * sine[j];
+                row[i + half] = a * sine[j] + b * cosine[j];
+            }
+        }
+        __syncwarp();
+    }
+};
+
+// A head's floats to a warp's row of shared memory, normed when there are weights.
+MOTE_FN void take_head(const float *from, const float *norm, float eps, float *row)
+{
+    constexpr int COLUMNS = (HEAD_DIM + 31) / 32;
+    int lane = threadIdx.x % 32;
+    float x[COLUMNS], weight[COLUMNS], square = 0;
     MOTE_UNROLL
     for (int j = 0; j < COLUMNS; j++) {
-        x[j] = 32 * j + lane < HEAD_DIM ? from[32 * j + lane] : 0;
+        int i = 32 * j + lane;
+        x[j] = i < HEAD_DIM ? from[i] : 0;
+        weight[j] = norm && i < HEAD_DIM ? norm[i] : 1;
         square += x[j] * x[j];
     }
     float factor = norm ? 1 / sqrtf(warp_sum(square) / HEAD_DIM + eps) : 1;
     MOTE_UNROLL
     for (int j = 0; j < COLUMNS; j++)
-        if (32 * j + lane < HEAD_DIM) mine[32 * j + lane] = x[j] * factor * weight[j];
+        if (32 * j + lane < HEAD_DIM) row[32 * j + lane] = x[j] * factor * weight[j];
     __syncwarp();
-    if (!is_value) {
-        MOTE_UNROLL
-        for (int j = 0; j < PAIRS; j++) {
-            int i = 32 * j + lane;
-            if (i < half) {
-                float a = mine[i], b = mine[i + half];
-                mine[i] = a * cosine[j] - b * sine[j];
-                mine[i + half] = a * sine[j] + b * cosine[j];
-            }
-        }
-        __syncwarp();
-        MOTE_UNROLL
-        for (int j = 0; j < COLUMNS; j++)
-            if (32 * j + lane < HEAD_DIM) in_place[32 * j + lane] = mine[32 * j + lane];
-        if (head < N_HEAD) return;
-    }
-    store_row<TYPE>(
-        mine, cache_head<TYPE>(is_value ? span.v : span.k, span, layer, kv_head) + (u64)at * ROW_BYTES<TYPE>,
-        lane);
 }
 
-#define ROPE_STORE(NAME, TYPE)                                                                               \
-    extern "C" __global__ void __launch_bounds__(ROPE_WARPS * 32)                                            \
-        NAME(float *q, float *k, const float *v, const float *q_norm, const float *k_norm, float eps,        \
-             const __grid_constant__ Frequencies frequencies, int n_rot, float magnitude,                    \
-             const int *position, const int *span_of_row, const mote_step_span *spans, int layer)            \
-    {                                                                                                        \
-        rope_store<TYPE>(q, k, v, q_norm, k_norm, eps, frequencies, n_rot, magnitude, position, span_of_row, \
-                         spans, layer);                                                                      \
+// q [n_row][N_HEAD][HEAD_DIM], k and v [n_row][N_HEAD_KV][HEAD_DIM]; struct heads of cuda_attend.c.
+struct Heads {
+    float *q, *k;
+    const float *v, *q_norm, *k_norm; // norms [HEAD_DIM] or null
+    float eps, magnitude;
+    int n_rot, layer;
+};
+
+// Key or value head of a row into the cache, by a warp.
+template <int TYPE>
+MOTE_FN void store_head(const Heads &heads, const Turn &turn, const mote_step_span &span, int row,
+                        int position, int kv_head, bool is_value, float *mine)
+{
+    u64 from = ((u64)row * N_HEAD_KV + kv_head) * HEAD_DIM;
+    take_head(is_value ? heads.v + from : heads.k + from, is_value ? nullptr : heads.k_norm, heads.eps, mine);
+    if (!is_value) turn.apply(mine, heads.n_rot / 2);
+    u8 *cache = cache_head<TYPE>(is_value ? span.v : span.k, span, heads.layer, kv_head);
+    store_row<TYPE>(mine, cache + (u64)position * ROW_BYTES<TYPE>, threadIdx.x % 32);
+}
+
+// Heads of a row in order q, k, v. k itself stays as it is: who reads keys reads the cache.
+template <int TYPE>
+MOTE_FN void rope_store(const Heads &heads, const Frequencies &frequencies, const int *position,
+                        const int *span_of_row, const mote_step_span *spans)
+{
+    extern __shared__ float rows[]; // [ROPE_WARPS][HEAD_DIM]
+    int lane = threadIdx.x % 32, head = blockIdx.x * ROPE_WARPS + threadIdx.x / 32, row = blockIdx.y;
+    if (head >= N_HEAD + 2 * N_HEAD_KV) return;
+    float *mine = rows + threadIdx.x / 32 * HEAD_DIM;
+    chain_launch();
+    int at = position[row]; // the step block is older than the kernels ahead
+    mote_step_span span = spans[span_of_row[row]];
+    Turn turn(frequencies, at, heads.magnitude);
+    chain_wait();
+    if (head < N_HEAD) {
+        float *q = heads.q + ((u64)row * N_HEAD + head) * HEAD_DIM;
+        take_head(q, heads.q_norm, heads.eps, mine);
+        turn.apply(mine, heads.n_rot / 2);
+        for (int i = lane; i < HEAD_DIM; i += 32) q[i] = mine[i];
+    } else {
+        bool is_value = head >= N_HEAD + N_HEAD_KV;
+        store_head<TYPE>(heads, turn, span, row, at, head - N_HEAD - (is_value ? N_HEAD_KV : 0), is_value,
+                         mine);
+    }
+}
+
+#define ROPE_STORE(NAME, TYPE)                                                                     \
+    extern "C" __global__ void __launch_bounds__(ROPE_WARPS * 32)                                  \
+        NAME(const __grid_constant__ Heads heads, const __grid_constant__ Frequencies frequencies, \
+             const int *position, const int *span_of_row, const mote_step_span *spans)             \
+    {                                                                                              \
+        rope_store<TYPE>(heads, frequencies, position, span_of_row, spans);                        \
     }
 ROPE_STORE(rope_store_f32, KV_F32)
 ROPE_STORE(rope_store_f16, KV_F16)
@@ -400,12 +434,22 @@ MOTE_FN void put_row(const Decode &d, int row, int first_head, int n_head, float
 #endif
 }
 
+// Queries of a block to d.q, scaled for powers of two: [HEADS][HEAD_DIM], zeros past the group.
+MOTE_FN void put_queries(const Decode &d, int head, int column, float x, float y, float to_power)
+{
+    x *= to_power, y *= to_power;
+    u32 whole = pack_half2(x, y), *to = (u32 *)(d.q + head * Q_STRIDE + column);
+    to[0] = whole;
+    to[HEADS * Q_STRIDE / 2] = pack_half2(x - low_half(whole), y - high_half(whole));
+}
+
 // Grid (share, kv head x BLOCKS_PER_KV, row). partial [row x grid.y][share][SUMS + 2 HEADS]; ticket [row x grid.y],
-// zero before and after.
-template <int TYPE>
-MOTE_FN void attend(const float *q, float scale, int window, int layer, const int *position,
-                    const int *span_of_row, const mote_step_span *spans, float *out, const mote_step_act &act,
-                    float *partial, u32 *ticket)
+// zero before and after. FUSED: every sequence has one row, whose key nobody else reads in this step: queries are
+// turned here, and the block that sees the row's own key stores it first. The same bits as rope_store before it.
+template <int TYPE, bool FUSED>
+MOTE_FN void attend(const Heads &heads, const Frequencies &frequencies, float scale, int window,
+                    const int *position, const int *span_of_row, const mote_step_span *spans, float *out,
+                    const mote_step_act &act, float *partial, u32 *ticket)
 {
     extern __shared__ __align__(16) u8 shared[];
     Decode d = decode_memory(shared);
@@ -425,8 +469,8 @@ MOTE_FN void attend(const float *q, float scale, int window, int layer, const in
     if (begin > at) return;
     int end = at + 1 - begin < share ? at + 1 : begin + share, last = end - 1;
 
-    const u8 *k = cache_head<TYPE>(span.k, span, layer, kv_head),
-             *v = cache_head<TYPE>(span.v, span, layer, kv_head);
+    const u8 *k = cache_head<TYPE>(span.k, span, heads.layer, kv_head),
+             *v = cache_head<TYPE>(span.v, span, heads.layer, kv_head);
     Keys<TYPE> keys;
     AllValues<TYPE> values;
     int key = begin + warp * KEYS;
@@ -437,21 +481,36 @@ MOTE_FN void attend(const float *q, float scale, int window, int layer, const in
         const u8 *ahead = v + (u64)(key + lane / 2 < last ? key + lane / 2 : last) * ROW_BYTES<TYPE>;
         for (int i = lane % 2 * 128; i < ROW_BYTES<TYPE>; i += 256) prefetch(ahead + i);
     }
-    chain_wait();
-    if (key < end && !is_old) keys.load(k, key, last, g, t);
-
-    const float *from = q + ((u64)row * N_HEAD + first_head) * HEAD_DIM;
     float to_power = scale * 1.4426950408889634f;
-    for (int i = threadIdx.x * 2; i < HEADS * HEAD_DIM; i += WARPS * 64) {
-        int head = i / HEAD_DIM, column = i % HEAD_DIM;
-        float2 x = head < n_head ? *(const float2 *)(from + i) : make_float2(0, 0);
-        x.x *= to_power, x.y *= to_power;
-        u32 whole = pack_half2(x.x, x.y);
-        u32 *to = (u32 *)(d.q + head * Q_STRIDE + column);
-        to[0] = whole;
-        to[HEADS * Q_STRIDE / 2] = pack_half2(x.x - low_half(whole), x.y - high_half(whole));
+    const float *from = heads.q + ((u64)row * N_HEAD + first_head) * HEAD_DIM;
+    if constexpr (FUSED) {
+        Turn turn(frequencies, at, heads.magnitude);
+        float *mine = d.sums + warp * HEAD_DIM;
+        chain_wait();
+        for (int i = warp; i < HEADS + (end > at ? 2 : 0); i += WARPS) {
+            if (i < HEADS) {
+                if (i < n_head) {
+                    take_head(from + i * HEAD_DIM, heads.q_norm, heads.eps, mine);
+                    turn.apply(mine, heads.n_rot / 2);
+                }
+                for (int c = lane * 2; c < HEAD_DIM; c += 64)
+                    put_queries(d, i, c, i < n_head ? mine[c] : 0, i < n_head ? mine[c + 1] : 0, to_power);
+                __syncwarp();
+            } else {
+                store_head<TYPE>(heads, turn, span, row, at, kv_head, i > HEADS, mine);
+            }
+        }
+        __syncthreads();
+        if (key < end && !is_old) keys.load(k, key, last, g, t);
+    } else {
+        chain_wait();
+        if (key < end && !is_old) keys.load(k, key, last, g, t);
+        for (int i = threadIdx.x * 2; i < HEADS * HEAD_DIM; i += WARPS * 64) {
+            float2 x = i < n_head * HEAD_DIM ? *(const float2 *)(from + i) : make_float2(0, 0);
+            put_queries(d, i / HEAD_DIM, i % HEAD_DIM, x.x, x.y, to_power);
+        }
+        __syncthreads();
     }
-    __syncthreads();
 
     Softmax state;
     MOTE_UNROLL
@@ -563,16 +622,20 @@ MOTE_FN void attend(const float *q, float scale, int window, int layer, const in
     put_row(d, row, first_head, n_head, out, act);
 }
 
-#define ATTEND(NAME, TYPE, BLOCKS)                                                                      \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                    \
-        NAME(const float *q, float scale, int window, int layer, const int *position,                   \
-             const int *span_of_row, const mote_step_span *spans, float *out,                           \
-             const __grid_constant__ mote_step_act act, float *partial, u32 *ticket)                    \
-    {                                                                                                   \
-        attend<TYPE>(q, scale, window, layer, position, span_of_row, spans, out, act, partial, ticket); \
+#define ATTEND(NAME, TYPE, FUSED)                                                                          \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) NAME(                                      \
+        const __grid_constant__ Heads heads, const __grid_constant__ Frequencies frequencies, float scale, \
+        int window, const int *position, const int *span_of_row, const mote_step_span *spans, float *out,  \
+        const __grid_constant__ mote_step_act act, float *partial, u32 *ticket)                            \
+    {                                                                                                      \
+        attend<TYPE, FUSED>(heads, frequencies, scale, window, position, span_of_row, spans, out, act,     \
+                            partial, ticket);                                                              \
     }
-ATTEND(attend_f32, KV_F32, 1)
-ATTEND(attend_f16, KV_F16, 1)
+ATTEND(attend_f32, KV_F32, false)
+ATTEND(attend_f16, KV_F16, false)
+ATTEND(rope_attend_f32, KV_F32, true)
+ATTEND(rope_attend_f16, KV_F16, true)
 #if HEAD_DIM % 32 == 0
-ATTEND(attend_q8_0, KV_Q8_0, 1)
+ATTEND(attend_q8_0, KV_Q8_0, false)
+ATTEND(rope_attend_q8_0, KV_Q8_0, true)
 #endif

@@ -23,7 +23,9 @@ MOTE_FN constexpr int prefill_bytes(int type, int keys, int slots)
 }
 template <int TYPE> struct Shape {
     static constexpr bool DIRECT = TYPE == KV_F16;
-    static constexpr int KEYS = prefill_bytes(TYPE, 64, 1) <= SHARED ? 64 : 32; // of a tile
+    static constexpr int KEYS = prefill_bytes(TYPE, 64, 1) <= SHARED   ? 64
+                                : prefill_bytes(TYPE, 32, 1) <= SHARED ? 32
+                                                                       : 16; // of a tile
     static constexpr int SLOTS = DIRECT && 2 * prefill_bytes(TYPE, KEYS, 2) + 2048 <= SHARED ? 2 : 1;
     static constexpr int RAW_BYTES = KEYS * ROW_BYTES<TYPE> + 16;
 };
