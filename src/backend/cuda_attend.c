@@ -167,7 +167,8 @@ static mote_status single_rows(struct cuda_backend *cuda, const struct mote_atte
     if (n_share < 1) n_share = 1;
 
     int window = visible < n_ctx ? (int)job->window : 0;
-    int quantise = n_row <= CUDA_DECODE_ROWS && job->head_dim % 32 == 0;
+    int quantise = n_row <= CUDA_DECODE_ROWS && job->head_dim % 32 == 0 &&
+                   job->n_head * job->head_dim <= cuda->limits.max_col; /* else nobody reads it as an input */
     float scale = job->scale, *out = job->out;
     struct mote_step_act act = {0};
     if (quantise) act = cuda->act;
