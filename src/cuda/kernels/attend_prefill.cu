@@ -245,8 +245,11 @@ MOTE_FN void attend_prefill(const float *q, float scale, int window, int layer, 
                 p[b][n][h] = pack_half2(x, y);
             }
             total[b][h] = total[b][h] * shrink + sum;
-            MOTE_UNROLL
-            for (int n = 0; n < STEPS * 2; n++) acc[b][n][2 * h] *= shrink, acc[b][n][2 * h + 1] *= shrink;
+            if (__any_sync(~0u, shrink != 1)) { // rare once the largest logits have been seen
+                MOTE_UNROLL
+                for (int n = 0; n < STEPS * 2; n++)
+                    acc[b][n][2 * h] *= shrink, acc[b][n][2 * h + 1] *= shrink;
+            }
         }
 
         // Values are there, and everybody is done with the keys.
