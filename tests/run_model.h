@@ -14,12 +14,14 @@
 
 #include "engine/session.h"
 #include "file/catalogue.h"
+#include "must.h"
 
 #define FABLE "../shared/models/fable"
 #define FABLE_TERNARY "../shared/models/fable-ternary"
 
 struct run_options {
-    int act_f32, n_thread, moe_unfused, taps;
+    const struct mote_backend_kind *device; /* NULL: the CPU */
+    int act_f32, n_thread, moe_unfused, taps, no_graph;
     int64_t max_row;
     size_t budget;
 };
@@ -50,10 +52,12 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     TRY(mote_catalogue_open(path, run->budget, &run->catalogue));
     struct mote_network_options network = {.act_f32 = o->act_f32};
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
-    struct mote_backend_options backend = {.n_thread = o->n_thread, .moe_unfused = o->moe_unfused};
+    const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;
+    struct mote_backend_options backend = {
+        .n_thread = o->n_thread, .moe_unfused = o->moe_unfused, .no_graph = o->no_graph};
     struct mote_backend_limits limits = run->network->limits;
     limits.max_row = max_row;
-    TRY(mote_backend_cpu.create(&backend, &limits, run->budget, &run->backend));
+    TRY(device->create(&backend, &limits, run->budget, &run->backend));
     TRY(mote_network_place(run->network, run->backend));
     struct mote_forward_options forward = {.max_row = max_row, .taps = o->taps};
     return mote_forward_create(run->network, run->backend, &forward, &run->forward);
@@ -71,19 +75,6 @@ static inline struct mote_timeline *run_session(struct run *run, int64_t n_ctx, 
     if (mote_timeline_create(run->forward, &options, &session) != MOTE_OK) fail_msg("%s", mote_error());
     return session;
 }
-
-#define must(call)                                                                      \
-    do {                                                                                \
-        if ((call) != MOTE_OK) fail_msg("%s:%d: %s", __FILE__, __LINE__, mote_error()); \
-    } while (0)
-
-/* The call fails with that status and its message holds `text`. */
-#define must_fail(call, expected, text)                                                                   \
-    do {                                                                                                  \
-        mote_status status_ = (call);                                                                     \
-        if (status_ != (expected) || !strstr(mote_error(), (text)))                                       \
-            fail_msg("%s:%d: status %d, message \"%s\"", __FILE__, __LINE__, (int)status_, mote_error()); \
-    } while (0)
 
 #define need_shared()                                                  \
     do {                                                               \

@@ -1,0 +1,721 @@
+/* test_cuda_moe.c: the CUDA backend's expert block in every format against float64 over decoded weights, and its promises:
+ * fused and one product at a time give the same bits in short steps, so do reruns and rows alone or together.
+ *
+ * Experts are windows of one matrix, each a row further than the one before: hundreds of different experts for the
+ * price of one, and a wrong expert is wrong everywhere. See cuda_pair.h for what a run without a device says. */
+#include "cuda_pair.h"
+
+enum { MAX_ROW = 300, D_MODEL = 512 };
+
+static struct mote_rng rng;
+
+struct shape {
+    int32_t n_expert, n_used;
+    int64_t d_model, n_ff, n_ff_shared; /* n_ff_shared 0: none */
+};
+
+struct recipe {
+    enum mote_format format[3]; /* gate, up, down */
+    int group;                  /* AFFINE */
+    enum mote_format scale_format;
+};
+#define ALL(f)                                                                   \
+    {                                                                            \
+        {MOTE_FORMAT_##f, MOTE_FORMAT_##f, MOTE_FORMAT_##f}, 64, MOTE_FORMAT_F16 \
+    }
+#define PARTS(g, u, d, group, scale)                                                    \
+    {                                                                                   \
+        {MOTE_FORMAT_##g, MOTE_FORMAT_##u, MOTE_FORMAT_##d}, group, MOTE_FORMAT_##scale \
+    }
+
+/* Those that models in use have. */
+static const struct recipe common[] = {
+    ALL(IQ2_XXS), ALL(IQ3_XXS), ALL(TQ1_0),   ALL(TQ2_0),   ALL(Q4_K),
+    ALL(Q4_0),    ALL(Q2_K),    ALL(Q8_0),    ALL(MXFP4),   ALL(Q2_0),
+    ALL(Q1_0),    ALL(AFFINE4), ALL(AFFINE6), ALL(AFFINE8), PARTS(AFFINE4, AFFINE4, AFFINE6, 64, F16),
+    ALL(F16),
+};
+enum { COMMON = sizeof common / sizeof *common };
+
+static const char *recipe_name(const struct recipe *r)
+{
+    static char text[64];
+    snprintf(text, sizeof text, "%s/%s/%s", mote_format_traits(r->format[0])->name,
+             mote_format_traits(r->format[1])->name, mote_format_traits(r->format[2])->name);
+    return text;
+}
+
+/* ---- a layer ---- */
+
+struct layer {
+    struct shape shape;
+    struct recipe recipe;
+    struct matrix pool[3], shared[3];
+    struct mote_matrix *view; /* [3][n_expert] */
+    struct mote_expert_set experts, shared_set;
+};
+
+static void layer_make(struct layer *l, const struct shape *s, const struct recipe *r)
+{
+    *l = (struct layer){.shape = *s, .recipe = *r};
+    int32_t n = s->n_expert;
+    l->view = calloc((size_t)(3 * n), sizeof *l->view);
+    for (int p = 0; p < 3; p++) {
+        int64_t rows = p == 2 ? s->d_model : s->n_ff, cols = p == 2 ? s->n_ff : s->d_model;
+        int group = cols % r->group ? 32 : r->group;
+        l->pool[p] = matrix_make(&rng, r->format[p], rows + n - 1, cols, group, r->scale_format, 1);
+        for (int32_t e = 0; e < n; e++) l->view[p * n + e] = matrix_rows(&l->pool[p], e, rows);
+        if (!s->n_ff_shared) continue;
+        rows = p == 2 ? s->d_model : s->n_ff_shared, cols = p == 2 ? s->n_ff_shared : s->d_model;
+        l->shared[p] = matrix_make(&rng, r->format[p], rows, cols, group, r->scale_format, 1);
+    }
+    l->experts = (struct mote_expert_set){.name = "experts",
+                                          .n_expert = n,
+                                          .n_ff = s->n_ff,
+                                          .d_model = s->d_model,
+                                          .gate = l->view,
+                                          .up = l->view + n,
+                                          .down = l->view + 2 * n,
+                                          .act_f32 = 1};
+    l->shared_set = (struct mote_expert_set){.name = "shared",
+                                             .n_expert = 1,
+                                             .n_ff = s->n_ff_shared,
+                                             .d_model = s->d_model,
+                                             .gate = &l->shared[0].m,
+                                             .up = &l->shared[1].m,
+                                             .down = &l->shared[2].m,
+                                             .act_f32 = 1};
+}
+
+static void layer_free(struct layer *l)
+{
+    for (int p = 0; p < 3; p++) matrix_free(&l->pool[p]), matrix_free(&l->shared[p]);
+    free(l->view);
+}
+
+/* A layer placed on one backend: the sets are copies, `placed` is the backend's. */
+struct placed {
+    struct mote_backend *backend;
+    struct mote_expert_set experts, shared;
+};
+
+static mote_status layer_place(const struct layer *l, struct mote_backend *backend, struct placed *out)
+{
+    *out = (struct placed){.backend = backend, .experts = l->experts, .shared = l->shared_set};
+    TRY(backend->ops->place_experts(backend, &out->experts));
+    if (l->shape.n_ff_shared) TRY(backend->ops->place_experts(backend, &out->shared));
+    return MOTE_OK;
+}
+
+static void layer_unplace(struct placed *p)
+{
+    p->backend->ops->unplace(p->backend, p->experts.placed);
+    p->backend->ops->unplace(p->backend, p->shared.placed);
+}
+
+/* ---- inputs ---- */
+
+enum routing_kind { UNIFORM, SKEWED, DUPLICATES, FEW_EXPERTS, KINDS };
+static const char *const kind_name[] = {"uniform", "skewed", "duplicates", "few"};
+
+struct input {
+    struct shape shape;
+    float *x, *residual, *weights, *gate;
+    int32_t *ids;
+};
+
+static void input_make(struct input *in, const struct shape *s, enum routing_kind kind)
+{
+    int64_t pairs = MAX_ROW * (int64_t)s->n_used;
+    *in = (struct input){.shape = *s,
+                         .x = new_normals(&rng, MAX_ROW * s->d_model),
+                         .residual = new_normals(&rng, MAX_ROW * s->d_model),
+                         .weights = new_floats(pairs),
+                         .gate = new_normals(&rng, MAX_ROW),
+                         .ids = malloc((size_t)pairs * sizeof(int32_t))};
+    int32_t few = s->n_used + 1 < s->n_expert ? s->n_used + 1 : s->n_expert;
+    for (int64_t p = 0; p < pairs; p++) {
+        int32_t k = (int32_t)(p % s->n_used), again;
+        do {
+            uint64_t e = mote_rng_below(&rng, (uint64_t)s->n_expert);
+            if (kind == SKEWED && k == 0) e = (uint64_t)s->n_expert - 1; /* an expert that every row wants */
+            if (kind == FEW_EXPERTS) e = e % (uint64_t)few * (uint64_t)(s->n_expert / few);
+            if (kind == DUPLICATES && k && k % 2) e = (uint64_t)in->ids[p - 1];
+            in->ids[p] = (int32_t)e;
+            again = 0;
+            for (int32_t j = 1; j <= k; j++) again |= in->ids[p - j] == in->ids[p];
+        } while (again && kind != DUPLICATES);
+        in->weights[p] = (float)random_uniform(&rng, 0.05, 1);
+    }
+}
+
+static void input_free(struct input *in)
+{
+    free(in->x), free(in->residual), free(in->weights), free(in->gate), free(in->ids);
+}
+
+/* ---- the reference ---- */
+
+struct reference {
+    const struct layer *l;
+    const struct input *in;
+    double *up[2];        /* gate, up: [row][pool rows]: every window at once */
+    double *shared_up[2]; /* [row][n_ff_shared] */
+    double *sum;          /* [row][d_model]: without the residual */
+    double *hidden;       /* [row][k][n_ff] */
+    double *shared_hidden;
+};
+
+static double silu64(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static void reference_row(void *context, int64_t i)
+{
+    struct reference *r = context;
+    const struct shape *s = &r->l->shape;
+    double *sum = r->sum + i * s->d_model;
+    int64_t pool = s->n_ff + s->n_expert - 1;
+    memset(sum, 0, (size_t)s->d_model * sizeof *sum);
+    for (int32_t k = 0; k < s->n_used; k++) {
+        int64_t p = i * s->n_used + k, e = r->in->ids[p];
+        double *h = r->hidden + p * s->n_ff;
+        for (int64_t f = 0; f < s->n_ff; f++)
+            h[f] = silu64(r->up[0][i * pool + e + f]) * r->up[1][i * pool + e + f];
+        for (int64_t d = 0; d < s->d_model; d++)
+            sum[d] += (double)r->in->weights[p] * dot64(r->l->pool[2].value + (e + d) * s->n_ff, h, s->n_ff);
+    }
+    if (!s->n_ff_shared) return;
+    double *h = r->shared_hidden + i * s->n_ff_shared, weight = 1 / (1 + exp(-(double)r->in->gate[i]));
+    for (int64_t f = 0; f < s->n_ff_shared; f++)
+        h[f] = silu64(r->shared_up[0][i * s->n_ff_shared + f]) * r->shared_up[1][i * s->n_ff_shared + f];
+    for (int64_t d = 0; d < s->d_model; d++)
+        sum[d] += weight * dot64(r->l->shared[2].value + d * s->n_ff_shared, h, s->n_ff_shared);
+}
+
+static void reference_make(struct reference *r, const struct layer *l, const struct input *in, int64_t n_row)
+{
+    const struct shape *s = &l->shape;
+    *r = (struct reference){.l = l, .in = in};
+    double *x = widened(in->x, n_row * s->d_model);
+    for (int p = 0; p < 2; p++) {
+        r->up[p] = product64(&l->pool[p], x, n_row);
+        if (s->n_ff_shared) r->shared_up[p] = product64(&l->shared[p], x, n_row);
+    }
+    free(x);
+    r->sum = new_doubles(n_row * s->d_model);
+    r->hidden = new_doubles(n_row * s->n_used * s->n_ff);
+    r->shared_hidden = new_doubles(n_row * s->n_ff_shared);
+    in_parallel(n_row, reference_row, r);
+}
+
+static void reference_free(struct reference *r)
+{
+    for (int p = 0; p < 2; p++) free(r->up[p]), free(r->shared_up[p]);
+    free(r->sum), free(r->hidden), free(r->shared_hidden);
+}
+
+/* Three products and two roundings of the activations; a plain set is as exact as f32. */
+static double moe_budget(const struct layer *l, int size)
+{
+    double most = 0;
+    for (int p = 0; p < 3; p++) most = fmax(most, budget_of(&l->pool[p].m, size));
+    return 2 * most;
+}
+
+/* ---- a run ---- */
+
+/* Device copies of an input. */
+struct memory {
+    struct mote_backend *backend;
+    float *x, *residual, *weights, *gate, *y, *hidden, *shared_hidden;
+    int32_t *ids;
+};
+
+static void memory_make(struct memory *m, struct mote_backend *backend, const struct input *in, int64_t n_row)
+{
+    const struct shape *s = &in->shape;
+    *m = (struct memory){.backend = backend,
+                         .x = put_floats(backend, in->x, n_row * s->d_model),
+                         .residual = put_floats(backend, in->residual, n_row * s->d_model),
+                         .weights = put_floats(backend, in->weights, n_row * s->n_used),
+                         .gate = put_floats(backend, in->gate, n_row),
+                         .y = put_floats(backend, NULL, n_row * s->d_model),
+                         .hidden = put_floats(backend, NULL, n_row * s->n_used * s->n_ff),
+                         .shared_hidden = put_floats(backend, NULL, n_row * s->n_ff_shared + 1),
+                         .ids = put(backend, in->ids, (size_t)(n_row * s->n_used) * sizeof(int32_t))};
+}
+
+static void memory_free(struct memory *m)
+{
+    float *all[] = {m->x, m->residual, m->weights, m->gate, m->y, m->hidden, m->shared_hidden};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) take_back(m->backend, all[i]);
+    take_back(m->backend, m->ids);
+}
+
+/* Rows [row, row + n_row) of the input. */
+static struct mote_moe job_of(const struct placed *p, const struct shape *s, const struct memory *m,
+                              int64_t row, int64_t n_row)
+{
+    return (struct mote_moe){.activation = MOTE_ACTIVATION_SWIGLU,
+                             .n_row = n_row,
+                             .d_model = s->d_model,
+                             .n_used = s->n_used,
+                             .x = m->x + row * s->d_model,
+                             .experts = &p->experts,
+                             .ids = m->ids + row * s->n_used,
+                             .weights = m->weights + row * s->n_used,
+                             .shared = s->n_ff_shared ? &p->shared : NULL,
+                             .shared_gate = s->n_ff_shared ? m->gate + row : NULL,
+                             .residual = m->residual + row * s->d_model,
+                             .y = m->y};
+}
+
+static void run_moe(struct mote_backend *backend, const struct mote_moe *job, float *y)
+{
+    int64_t n = job->n_row * job->d_model;
+    if (job->y != job->residual) {
+        poison(y, n);
+        must(backend->ops->upload(backend, job->y, y, (size_t)n * sizeof *y));
+    }
+    begin_rows(backend, job->n_row);
+    must(backend->ops->moe(backend, job));
+    get_floats(backend, y, job->y, n);
+}
+
+/* ---- the check ---- */
+
+static const int64_t sizes[] = {1, 2, 4, 16, 17, 64, 300};
+enum { SIZE_COUNT = sizeof sizes / sizeof *sizes, UNFUSED = 1 };
+
+struct check {
+    const struct layer *l;
+    struct placed placed[2]; /* fused, unfused */
+    struct worst *worst;
+    struct report *report;
+};
+
+static void check_kind(struct check *c, enum routing_kind kind)
+{
+    const struct layer *l = c->l;
+    const struct shape *s = &l->shape;
+    int64_t d = s->d_model, most = quick() ? 17 : MAX_ROW, n_first = 0;
+    const char *name = recipe_name(&l->recipe);
+    struct input in;
+    struct reference want;
+    struct memory m[2];
+    input_make(&in, s, kind);
+    reference_make(&want, l, &in, most);
+    for (int v = 0; v < 2; v++) memory_make(&m[v], c->placed[v].backend, &in, most);
+    double *full = new_doubles(most * d);
+    for (int64_t i = 0; i < most * d; i++) full[i] = want.sum[i] + in.residual[i];
+    float *y = new_floats(most * d), *other = new_floats(most * d), *first = new_floats(DECODE_ROWS * d);
+    for (int z = 0; z < SIZE_COUNT && sizes[z] <= most; z++) {
+        int64_t n = sizes[z];
+        int is_many = n > DECODE_ROWS;
+        size_t bytes = (size_t)(n * d) * sizeof *y;
+        for (int v = 0; v < 2; v++) {
+            struct mote_moe job = job_of(&c->placed[v], s, &m[v], 0, n);
+            float *out = v ? other : y;
+            /* unfused, long steps too multiply integers of 16 bits */
+            double budget = moe_budget(l, is_many && v != UNFUSED ? MANY : FEW);
+            run_moe(m[v].backend, &job, out);
+            c->report->n_case++;
+            for (int64_t i = 0; i < n; i++) {
+                double error = error_against(out + i * d, full + i * d, d, norm64(want.sum + i * d, d));
+                if (v != UNFUSED) worst_note(c->worst, l->recipe.format[0], is_many, error);
+                if (error <= budget) continue;
+                report_failure(
+                    c->report,
+                    "%s E %d k %d D %lld F %lld+%lld %s %s rows %lld (row %lld): error %.2e, budget %.0e",
+                    name, s->n_expert, s->n_used, (long long)d, (long long)s->n_ff, (long long)s->n_ff_shared,
+                    kind_name[kind], v ? "unfused" : "fused", (long long)n, (long long)i, error, budget);
+                break;
+            }
+        }
+        if (!is_many && memcmp(y, other, bytes))
+            report_failure(c->report, "%s E %d k %d F %lld %s rows %lld: fused and unfused differ in bits",
+                           name, s->n_expert, s->n_used, (long long)s->n_ff, kind_name[kind], (long long)n);
+        struct mote_moe job = job_of(&c->placed[0], s, &m[0], 0, n);
+        if (n % 2 == 0) { /* the residual in place this time */
+            job.residual = job.y;
+            must(m[0].backend->ops->upload(m[0].backend, job.y, in.residual, bytes));
+        }
+        run_moe(m[0].backend, &job, other);
+        if (memcmp(y, other, bytes))
+            report_failure(c->report, "%s E %d k %d F %lld %s rows %lld: another run gives other bits", name,
+                           s->n_expert, s->n_used, (long long)s->n_ff, kind_name[kind], (long long)n);
+        if (is_many) continue;
+        if (memcmp(y, first, (size_t)(n_first * d) * sizeof *y))
+            report_failure(c->report, "%s E %d k %d F %lld %s rows %lld: bits depend on the rows beside",
+                           name, s->n_expert, s->n_used, (long long)s->n_ff, kind_name[kind], (long long)n);
+        memcpy(first + n_first * d, y + n_first * d, (size_t)((n - n_first) * d) * sizeof *y);
+        n_first = n;
+    }
+    for (int64_t i = 5; i < n_first; i += 10) {
+        struct mote_moe job = job_of(&c->placed[0], s, &m[0], i, 1);
+        run_moe(m[0].backend, &job, y);
+        if (memcmp(y, first + i * d, (size_t)d * sizeof *y))
+            report_failure(c->report,
+                           "%s E %d k %d F %lld %s: row %lld alone gives other bits than in a batch", name,
+                           s->n_expert, s->n_used, (long long)s->n_ff, kind_name[kind], (long long)i);
+    }
+    free(full), free(y), free(other), free(first);
+    for (int v = 0; v < 2; v++) memory_free(&m[v]);
+    reference_free(&want);
+    input_free(&in);
+}
+
+/* The layer's sets on both backends, all kinds of routing or the first and one other. */
+static void check_layer(struct mote_backend *const backend[2], struct layer *l, int kinds,
+                        struct worst *worst, struct report *report)
+{
+    static int turn;
+    struct check c = {.l = l, .worst = worst, .report = report};
+    report_subject(report);
+    int ok = 1;
+    for (int v = 0; v < 2 && ok; v++) {
+        ok = layer_place(l, backend[v], &c.placed[v]) == MOTE_OK;
+        if (!ok) report_failure(report, "place %s: %s", recipe_name(&l->recipe), mote_error());
+        else make_ready(backend[v]);
+    }
+    for (int p = 0; p < 3; p++) {
+        matrix_decode(&l->pool[p]);
+        if (l->shape.n_ff_shared) matrix_decode(&l->shared[p]);
+    }
+    for (int k = 0; k < KINDS && ok; k++)
+        if (kinds == KINDS || k == UNIFORM || k == 1 + turn % 3) check_kind(&c, (enum routing_kind)k);
+    turn++;
+    for (int v = 0; v < 2; v++)
+        if (c.placed[v].backend) layer_unplace(&c.placed[v]);
+}
+
+static void open_both(struct mote_backend *backend[2], int64_t d_model)
+{
+    struct mote_backend_limits limits = {.max_row = MAX_ROW,
+                                         .max_col = d_model,
+                                         .d_model = d_model,
+                                         .n_ff = 768,
+                                         .n_ff_shared = 512,
+                                         .n_expert = 512,
+                                         .n_used = 10,
+                                         .act_moe = 7,
+                                         .act_down = 7};
+    for (int v = 0; v < 2; v++) backend[v] = open_backend(&mote_backend_cuda, &limits, NULL, v);
+}
+
+static void close_both(struct mote_backend *backend[2])
+{
+    for (int v = 0; v < 2; v++) backend[v]->ops->destroy(backend[v]);
+}
+
+/* Kernels of many layers at once, so that all CPUs compile; check_layer finds them ready. */
+static void prepare(struct mote_backend *const backend[2], struct layer *layers, int n)
+{
+    struct placed placed;
+    double start = mote_seconds();
+    for (int v = 0; v < 2; v++) {
+        for (int i = 0; i < n; i++)
+            if (layer_place(&layers[i], backend[v], &placed) == MOTE_OK) layer_unplace(&placed);
+        make_ready(backend[v]); /* the second finds everything in the cache */
+    }
+    print_message("%d layers ready in %.1f s\n", n, mote_seconds() - start);
+}
+
+/* Every format, a few experts and a shared one; then what models use, in every shape. */
+static void test_formats(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct shape small = {4, 2, 512, 256, 256};
+    static struct layer layers[MOTE_FORMAT_COUNT + 8];
+    static struct worst worst;
+    static const struct recipe mixed[] = {
+        PARTS(AFFINE4, AFFINE4, AFFINE6, 64, F16),
+        PARTS(Q4_K, Q4_K, Q6_K, 64, F16),
+        PARTS(IQ2_XXS, IQ2_XXS, Q2_K, 64, F16),
+        PARTS(Q8_0, Q4_0, TQ1_0, 64, F16), /* gate and up differ */
+        PARTS(Q8_0, Q8_0, F16, 64, F16),
+        PARTS(F32, BF16, Q4_K, 64, F16), /* plain ones among tiles */
+        PARTS(AFFINE4, AFFINE4, AFFINE4, 128, BF16),
+        PARTS(AFFINE8, AFFINE8, AFFINE8, 32, F32),
+    };
+    struct report report;
+    mote_rng_seed(&rng, 41);
+    report_begin(&report);
+    struct mote_backend *backend[2];
+    open_both(backend, D_MODEL);
+    int n = 0;
+    for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
+        enum mote_format format = (enum mote_format)f;
+        if (mote_format_traits(format)->family == MOTE_FAMILY_OTHER) continue;
+        if (quick() && f % 4 != 2) continue;
+        struct recipe r = {{format, format, format}, 64, MOTE_FORMAT_F16};
+        layer_make(&layers[n++], &small, &r);
+    }
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed && !quick(); i++)
+        layer_make(&layers[n++], &small, &mixed[i]);
+    prepare(backend, layers, n);
+    for (int i = 0; i < n; i++) {
+        check_layer(backend, &layers[i], quick() ? 1 : KINDS, &worst, &report);
+        layer_free(&layers[i]);
+    }
+    close_both(backend);
+    worst_print(&worst, "experts, by gate's format");
+    report_end(&report, "every format");
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    need_device();
+    /* kernels depend on d_model and n_ff alone: one pair of them for many shapes */
+    static const struct shape shapes[] = {
+        {32, 2, 512, 256, 0},  {60, 4, 512, 256, 256}, {128, 8, 512, 256, 0},
+        {257, 9, 512, 256, 0}, {512, 10, 512, 256, 0},
+    };
+    static struct worst worst;
+    static struct layer layers[COMMON];
+    struct report report;
+    mote_rng_seed(&rng, 42);
+    report_begin(&report);
+    struct mote_backend *backend[2];
+    open_both(backend, D_MODEL);
+    int n = quick() ? 3 : COMMON;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        if (quick() && shapes[s].n_expert > 60) continue;
+        for (int i = 0; i < n; i++) layer_make(&layers[i], &shapes[s], &common[i]);
+        if (s == 0) prepare(backend, layers, n);
+        double start = mote_seconds();
+        for (int i = 0; i < n; i++) {
+            check_layer(backend, &layers[i], quick() ? 1 : 2, &worst, &report);
+            layer_free(&layers[i]);
+        }
+        print_message("%d of %d experts: %.1f s\n", shapes[s].n_used, shapes[s].n_expert,
+                      mote_seconds() - start);
+    }
+    close_both(backend);
+    worst_print(&worst, "experts, by gate's format");
+    report_end(&report, "shapes");
+}
+
+/* Widths that fill no unit of columns, widths shared by several warps, a shared expert of its own width. */
+static void test_widths(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct {
+        struct shape shape;
+        struct recipe recipe;
+    } rows[] = {
+        /* by d_model: what a backend is created for */
+        {{32, 2, 512, 96, 0}, ALL(Q8_0)},
+        {{32, 2, 512, 96, 0}, ALL(F16)},
+        {{16, 4, 512, 352, 352}, ALL(IQ4_NL)},
+        {{16, 4, 512, 96, 96}, PARTS(AFFINE6, AFFINE6, AFFINE8, 32, BF16)},
+        {{32, 2, 352, 96, 0}, ALL(MXFP4)},
+        {{16, 4, 352, 352, 96}, PARTS(Q5_1, Q5_1, Q8_0, 32, F16)},
+        {{16, 4, 352, 96, 96}, ALL(AFFINE4)},
+        {{16, 4, 352, 288, 288}, ALL(Q4_0)},
+        {{8, 2, 2048, 768, 512}, ALL(Q4_K)},
+        {{8, 2, 2048, 768, 512}, ALL(TQ1_0)},
+        {{8, 2, 2048, 768, 512}, ALL(IQ2_XXS)},
+        {{8, 2, 2048, 768, 512}, ALL(AFFINE4)},
+        {{8, 2, 2048, 768, 0}, PARTS(Q4_K, Q4_K, Q8_0, 64, F16)},
+    };
+    enum { N = sizeof rows / sizeof *rows };
+    static struct worst worst;
+    static struct layer layers[N];
+    struct report report;
+    mote_rng_seed(&rng, 43);
+    report_begin(&report);
+    for (int i = 0, end; i < N; i = end) {
+        struct mote_backend *backend[2];
+        int64_t d_model = rows[i].shape.d_model;
+        if (quick() && d_model > 512) break;
+        for (end = i; end < N && rows[end].shape.d_model == d_model; end++)
+            layer_make(&layers[end], &rows[end].shape, &rows[end].recipe);
+        open_both(backend, d_model);
+        prepare(backend, layers + i, end - i);
+        for (int j = i; j < end; j++) {
+            check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
+            layer_free(&layers[j]);
+        }
+        close_both(backend);
+    }
+    worst_print(&worst, "widths, by gate's format");
+    report_end(&report, "widths");
+}
+
+/* ---- what else the operation does ---- */
+
+/* The shared expert alone, no gate, no residual; and what calibration sees. */
+static void test_dense_and_hidden(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct shape shape = {6, 3, 512, 256, 256};
+    static const struct recipe recipes[] = {ALL(Q8_0), ALL(F16), PARTS(Q4_K, Q4_K, Q6_K, 64, F16)};
+    enum { N = sizeof recipes / sizeof *recipes };
+    static const int64_t counts[] = {1, 5, 16, 33};
+    struct report report;
+    mote_rng_seed(&rng, 44);
+    report_begin(&report);
+    struct mote_backend *backend[2];
+    open_both(backend, D_MODEL);
+    static struct layer layers[N];
+    for (int i = 0; i < N; i++) layer_make(&layers[i], &shape, &recipes[i]);
+    prepare(backend, layers, N);
+    int64_t d = shape.d_model, f = shape.n_ff, k = shape.n_used;
+    for (int i = 0; i < N; i++) {
+        struct layer *l = &layers[i];
+        struct input in;
+        struct reference want;
+        report_subject(&report);
+        for (int p = 0; p < 3; p++) matrix_decode(&l->pool[p]), matrix_decode(&l->shared[p]);
+        input_make(&in, &shape, UNIFORM);
+        reference_make(&want, l, &in, 33);
+        struct shape alone = shape; /* the same sums without routed experts and with a gate of one */
+        alone.n_used = 0;
+        struct layer dense = *l;
+        dense.shape = alone;
+        struct input open = in;
+        open.gate = new_floats(MAX_ROW);
+        for (int j = 0; j < MAX_ROW; j++) open.gate[j] = INFINITY;
+        struct reference want_dense;
+        reference_make(&want_dense, &dense, &open, 33);
+        float *y = new_floats(33 * d), *h = new_floats(33 * k * f);
+        for (int v = 0; v < 2; v++) {
+            struct placed placed;
+            struct memory m;
+            must(layer_place(l, backend[v], &placed));
+            make_ready(backend[v]);
+            memory_make(&m, backend[v], &in, 33);
+            for (size_t z = 0; z < sizeof counts / sizeof *counts; z++) {
+                int64_t n = counts[z];
+                double loose = moe_budget(l, n > DECODE_ROWS && v != UNFUSED ? MANY : FEW),
+                       fine = moe_budget(l, FEW);
+                struct mote_moe job = job_of(&placed, &alone, &m, 0, n);
+                job.experts = NULL, job.ids = NULL, job.weights = NULL, job.shared_gate = NULL,
+                job.residual = NULL;
+                run_moe(backend[v], &job, y);
+                double error = error_against(y, want_dense.sum, n * d, norm64(want_dense.sum, n * d));
+                report.n_case++;
+                if (!(error <= loose))
+                    report_failure(&report, "dense %s variant %d rows %lld: error %.2e, budget %.0e",
+                                   recipe_name(&l->recipe), v, (long long)n, error, loose);
+                for (int taps = 1; taps < 4; taps++) { /* one, the other, both */
+                    job = job_of(&placed, &shape, &m, 0, n);
+                    poison(h, n * k * f);
+                    must(backend[v]->ops->upload(backend[v], m.hidden, h, (size_t)(n * k * f) * sizeof *h));
+                    must(
+                        backend[v]->ops->upload(backend[v], m.shared_hidden, h, (size_t)(n * f) * sizeof *h));
+                    job.hidden = taps & 1 ? m.hidden : NULL;
+                    job.shared_hidden = taps & 2 ? m.shared_hidden : NULL;
+                    run_moe(backend[v], &job, y);
+                    double e[3] = {0};
+                    double norm = norm64(want.sum, n * d);
+                    for (int64_t j = 0; j < n * d; j++) y[j] -= in.residual[j];
+                    e[0] = error_against(y, want.sum, n * d, norm);
+                    if (job.hidden) {
+                        get_floats(backend[v], h, m.hidden, n * k * f);
+                        e[1] = error_against(h, want.hidden, n * k * f, norm64(want.hidden, n * k * f));
+                    }
+                    if (job.shared_hidden) {
+                        get_floats(backend[v], h, m.shared_hidden, n * f);
+                        e[2] = error_against(h, want.shared_hidden, n * f, norm64(want.shared_hidden, n * f));
+                    }
+                    report.n_case++;
+                    for (int j = 0; j < 3; j++)
+                        if (!(e[j] <= fine))
+                            report_failure(&report,
+                                           "taps %d %s variant %d rows %lld, %s: error %.2e, budget %.0e",
+                                           taps, recipe_name(&l->recipe), v, (long long)n,
+                                           j == 0   ? "y"
+                                           : j == 1 ? "hidden"
+                                                    : "shared hidden",
+                                           e[j], fine);
+                }
+            }
+            memory_free(&m);
+            layer_unplace(&placed);
+        }
+        free(y), free(h), free(open.gate);
+        reference_free(&want);
+        reference_free(&want_dense);
+        input_free(&in);
+        layer_free(l);
+    }
+    close_both(backend);
+    report_end(&report, "dense and hidden");
+}
+
+/* An id that is no expert's is said at sync at the latest, touches nothing, and is forgotten by the next step. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct shape shape = {4, 2, 512, 256, 0};
+    static const struct recipe recipes[] = {ALL(Q8_0), ALL(F16)};
+    static const int64_t counts[] = {1, 3, 16, 17};
+    struct mote_backend *backend[2];
+    mote_rng_seed(&rng, 45);
+    open_both(backend, D_MODEL);
+    for (int i = 0; i < 2; i++) {
+        struct layer l;
+        struct input in;
+        layer_make(&l, &shape, &recipes[i]);
+        input_make(&in, &shape, UNIFORM);
+        float *y = new_floats(17 * shape.d_model), *want = new_floats(17 * shape.d_model);
+        for (int v = 0; v < 2; v++) {
+            const struct mote_backend_ops *ops = backend[v]->ops;
+            struct placed placed;
+            struct memory m;
+            must(layer_place(&l, backend[v], &placed));
+            make_ready(backend[v]);
+            memory_make(&m, backend[v], &in, 17);
+            for (size_t z = 0; z < sizeof counts / sizeof *counts; z++) {
+                int64_t n = counts[z];
+                struct mote_moe job = job_of(&placed, &shape, &m, 0, n);
+                run_moe(backend[v], &job, want);
+                static const int32_t odd[] = {-1, 4, INT32_MIN, INT32_MAX};
+                for (size_t o = 0; o < sizeof odd / sizeof *odd; o++) {
+                    must(ops->upload(backend[v], m.ids + n * 2 - 1, &odd[o], sizeof *odd));
+                    begin_rows(backend[v], n);
+                    mote_status status = ops->moe(backend[v], &job);
+                    must_fail(status == MOTE_OK ? ops->sync(backend[v]) : status, MOTE_ARGUMENT, "expert");
+                }
+                must(ops->upload(backend[v], m.ids + n * 2 - 1, in.ids + n * 2 - 1, sizeof *odd));
+                run_moe(backend[v], &job, y);
+                assert_memory_equal(y, want, (size_t)(n * shape.d_model) * sizeof *y);
+            }
+            memory_free(&m);
+            layer_unplace(&placed);
+        }
+        free(y), free(want);
+        input_free(&in);
+        layer_free(&l);
+    }
+    /* one format per projection */
+    struct layer a, b;
+    struct placed placed;
+    layer_make(&a, &shape, &recipes[0]);
+    layer_make(&b, &shape, &recipes[1]);
+    a.view[3] = b.view[3];
+    must_fail(layer_place(&a, backend[0], &placed), MOTE_UNSUPPORTED,
+              "gate of expert 3 is f16, of expert 0 q8_0");
+    layer_free(&a);
+    layer_free(&b);
+    close_both(backend);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formats),  cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_widths),   cmocka_unit_test(test_dense_and_hidden),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
