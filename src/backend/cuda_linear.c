@@ -2,6 +2,8 @@
  * launch, so that q, k and v fill the device as one matrix would. */
 #include "backend/cuda_backend.h"
 
+enum { PLAIN_ROWS = 4, MANY_ROWS = 4 }; /* MAX_ROWS of plain.cu, MANY_ROWS of dot.cuh */
+
 /* As linear.cu and plain.cu have them. */
 struct linear_out {
     const uint8_t *data;
@@ -47,7 +49,7 @@ static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear
         return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64), (unsigned)((n_row + 63) / 64), 1,
                              256, 0, args);
     return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR, (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
-                         (unsigned)((n_row + 15) / 16), 1, 128, 0, args);
+                         (unsigned)((n_row + PLAIN_ROWS - 1) / PLAIN_ROWS), 1, 128, 0, args);
 }
 
 /* All outs from `first` on that run the same program. is_normed: the kernel norms the one row by itself. */
@@ -77,7 +79,8 @@ static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear
         return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)tile, 1, 1, block, 0, args);
     }
     void *args[] = {&outs, &cuda->act, &n_x};
-    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : CUDA_LINEAR_MANY, (unsigned)tile, 1, 1, block, 0, args);
+    unsigned passes = n_x == 1 ? 1 : (unsigned)(n_x + MANY_ROWS - 1) / MANY_ROWS;
+    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : CUDA_LINEAR_MANY, (unsigned)tile, passes, 1, block, 0, args);
 }
 
 mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job)

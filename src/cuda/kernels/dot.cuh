@@ -31,66 +31,93 @@ constexpr int down_split(int units) { return units >= 4 ? 2 : 1; }
 
 // One warp: acc[r][0] and [1] += rows g and g + 8 of the tile times rows x_row[0..n) of the activations, over units
 // first, first + STEP, ..; acc must be reduced over the four lanes of equal g (reduce_lanes). The first DEPTH units are
-// loaded by `start`, which may run before the activations are there.
+// loaded by `start`, which may run before the activations are there. There is no branch on the unit: where the split is
+// uneven a warp takes the last unit again, with activations of nothing, so that all loads of a turn can be under way.
 template <class T, int ROWS, int STEP> struct Dot {
     static constexpr int COUNT = (T::UNITS + STEP - 1) / STEP;
-    static constexpr int DEPTH = smaller(COUNT, sizeof(typename T::Raw) > 48 ? 2 : 4);
+    static constexpr bool EVEN = T::UNITS % STEP == 0;
+    static constexpr int DEPTH = smaller(COUNT, sizeof(typename T::Raw) > 48 ? 1 : sizeof(typename T::Raw) > 28 ? 2 : 4);
+    static constexpr int TURNS = (COUNT + DEPTH - 1) / DEPTH;
+    static constexpr int UNROLL = COUNT <= 8 ? TURNS : 1;
     typename T::Raw ring[DEPTH];
+
+    static __device__ __forceinline__ int unit_of(int first, int i)
+    {
+        int unit = first + i * STEP;
+        return EVEN ? unit : min(unit, T::UNITS - 1);
+    }
 
     __device__ __forceinline__ void start(const u8 *record, int first, int lane)
     {
 #pragma unroll
-        for (int i = 0; i < DEPTH; i++)
-            if (first + i * STEP < T::UNITS) T::load(ring[i], record, first + i * STEP, lane);
+        for (int i = 0; i < DEPTH; i++) T::load(ring[i], record, unit_of(first, i), lane);
     }
 
     __device__ __forceinline__ void run(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
                                         const int *x_row, int n, float acc[ROWS][2])
     {
-#pragma unroll 1
-        for (int base = 0; base < COUNT; base += DEPTH) {
+        int row_at[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) row_at[r] = r < n ? x_row[r] * T::UNITS : 0;
+#pragma unroll UNROLL
+        for (int turn = 0; turn < TURNS; turn++) {
 #pragma unroll
             for (int i = 0; i < DEPTH; i++) {
-                int unit = first + (base + i) * STEP;
-                if (unit < T::UNITS) {
-                    one(ring[i], unit, lane, lut, x, x_row, n, acc);
-                    if (unit + DEPTH * STEP < T::UNITS) T::load(ring[i], record, unit + DEPTH * STEP, lane);
-                }
+                int at = turn * DEPTH + i;
+                if (COUNT % DEPTH && at >= COUNT) break;
+                bool there = EVEN || first + at * STEP < T::UNITS;
+                one(ring[i], unit_of(first, at), there, lane, lut, x, row_at, n, acc);
+                if (at + DEPTH < COUNT) T::load(ring[i], record, unit_of(first, at + DEPTH), lane);
             }
         }
     }
 
-    static __device__ __forceinline__ void one(const typename T::Raw &raw, int unit, int lane, const u32 *lut,
-                                               const mote_step_act &x, const int *x_row, int n, float acc[ROWS][2])
+    // Activations of one row and unit, as a lane needs them.
+    struct Row {
+        uint2 q;     // of column lane / 4: sub-block lane / 8, high or low byte
+        int2 sum;    // of sub-block lane % 4, two halves
+        float scale;
+    };
+
+    static __device__ __forceinline__ void one(const typename T::Raw &raw, int unit, bool there, int lane, const u32 *lut,
+                                               const mote_step_act &x, const int *row_at, int n, float acc[ROWS][2])
     {
+        Row row[ROWS];
+        int own = lane >> 3, t = lane & 3; // the sub-block of this lane's column, of its sums
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (ROWS > 1 && r >= n) break;
+            int at = row_at[r] + unit;
+            row[r].q = *(const uint2 *)(x.q + at * 256 + lane * 8);
+            row[r].scale = x.scale[at * 4 + t];
+            if (T::ZERO || T::HAS_MIN) row[r].sum = *(const int2 *)(x.sum + at * 8 + t * 2);
+            if (!there) row[r].scale = 0;
+        }
         u32 a[4][4];
         float scale[2][T::SUBS], min[2][T::SUBS];
         T::codes(raw, lut, lane, a);
         T::scales(raw, lane, scale, min);
-        int own = lane >> 3, t = lane & 3; // the sub-block of this lane's column, of its sums
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (r < n) {
-                long at = (long)x_row[r] * T::UNITS + unit;
-                uint2 b = *(const uint2 *)(x.q + at * 256 + lane * 8);
-                float xs = x.scale[at * 4 + t];
-                int2 sum = *(const int2 *)(x.sum + at * 8 + t * 2);
-                if constexpr (T::SUBS == 1) {
-                    int c[4] = {0, 0, 0, 0};
+            if (ROWS > 1 && r >= n) break;
+            uint2 b = row[r].q;
+            int2 sum = T::ZERO || T::HAS_MIN ? row[r].sum : make_int2(0, 0);
+            float xs = row[r].scale;
+            int c[4] = {0, 0, 0, 0};
+            if constexpr (T::SUBS == 1) {
 #pragma unroll
-                    for (int s = 0; s < 4; s++) mma_s8(c, a[s], own == s ? b.x : 0, own == s ? b.y : 0);
-                    int all = sum.x + sum.y;
-                    add(acc[r], scale[0][0], scale[1][0], min[0][0], min[1][0], c, all, xs);
-                } else { // columns 8t.. of lanes 0, 1 are the first 16 of a sub-block
-                    int c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
+                for (int s = 0; s < 4; s++) mma_s8(c, a[s], own == s ? b.x : 0, own == s ? b.y : 0);
+                add(acc[r], scale[0][0], scale[1][0], min[0][0], min[1][0], c, sum.x + sum.y, xs);
+            } else { // columns 8 t .. of lanes 0, 1 are the first 16 of a sub-block
+                int d[4] = {0, 0, 0, 0};
 #pragma unroll
-                    for (int s = 0; s < 4; s++) {
-                        mma_s8(c, a[s], own == s && t < 2 ? b.x : 0, own == s && t < 2 ? b.y : 0);
-                        mma_s8(d, a[s], own == s && t >= 2 ? b.x : 0, own == s && t >= 2 ? b.y : 0);
-                    }
-                    add(acc[r], scale[0][0], scale[1][0], min[0][0], min[1][0], c, sum.x, xs);
-                    add(acc[r], scale[0][1], scale[1][1], min[0][1], min[1][1], d, sum.y, xs);
+                for (int s = 0; s < 4; s++) {
+                    bool mine = own == s;
+                    mma_s8(c, a[s], mine && t < 2 ? b.x : 0, mine && t < 2 ? b.y : 0);
+                    mma_s8(d, a[s], mine && t >= 2 ? b.x : 0, mine && t >= 2 ? b.y : 0);
                 }
+                add(acc[r], scale[0][0], scale[1][0], min[0][0], min[1][0], c, sum.x, xs);
+                add(acc[r], scale[0][1], scale[1][1], min[0][1], min[1][1], d, sum.y, xs);
             }
         }
     }
@@ -107,6 +134,24 @@ template <class T, int ROWS, int STEP> struct Dot {
             acc[1] += xs * s1 * v1;
         }
     }
+};
+
+// One row of activations in shared memory, for a block whose warps all read it.
+template <int UNITS> struct SharedRow {
+    uint4 q[UNITS * 16], scale[UNITS], sum[UNITS * 2];
+
+    // Block-wide, before a __syncthreads.
+    __device__ __forceinline__ void take(const mote_step_act &x, int row)
+    {
+        const uint4 *from_q = (const uint4 *)(x.q + (size_t)row * UNITS * 256);
+        const uint4 *from_scale = (const uint4 *)(x.scale + (size_t)row * UNITS * 4);
+        const uint4 *from_sum = (const uint4 *)(x.sum + (size_t)row * UNITS * 8);
+        for (int i = threadIdx.x; i < UNITS * 16; i += blockDim.x) q[i] = from_q[i];
+        for (int i = blockDim.x - 1 - threadIdx.x; i < UNITS * 3; i += blockDim.x)
+            if (i < UNITS) scale[i] = from_scale[i];
+            else sum[i - UNITS] = from_sum[i - UNITS];
+    }
+    __device__ __forceinline__ mote_step_act view() { return {(signed char *)q, (float *)scale, (int *)sum}; }
 };
 
 // Sum over the four lanes of a row, into out[row of the tile][r]; out rows have stride ROWS.

@@ -78,7 +78,7 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
 {
     using T = Tile<W0, COLS>;
     __shared__ float part[LINEAR_WARPS][16 * ROWS];
-    __shared__ u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
+    __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     int which = 0;
     while (which + 1 < job.n_out && (int)blockIdx.x >= job.out[which + 1].first_tile) which++;
     const LinearOut &out = job.out[which];
@@ -87,11 +87,16 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     Dot<T, ROWS, LINEAR_WARPS> dot;
     dot.start(record, warp, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
+    __shared__ SharedRow<ROWS == 1 && !NORM ? T::UNITS : 1> shared_row;
     chain_launch();
     mote_step_act x = act;
     if constexpr (NORM) x = norm_row(normed, act);
     else chain_wait();
-    if (T::LUT_WORDS || NORM) __syncthreads();
+    if constexpr (ROWS == 1 && !NORM) { // the one row there is
+        shared_row.take(act, 0);
+        x = shared_row.view();
+    }
+    if (T::LUT_WORDS || ROWS == 1) __syncthreads();
     for (int base = blockIdx.y * ROWS; base < n_x; base += gridDim.y * ROWS) {
         float acc[ROWS][2] = {};
         int row[ROWS];
@@ -117,19 +122,19 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     }
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 24 / LINEAR_WARPS)
     linear_one(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
     linear<1>(job, x, n_x);
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 16 / LINEAR_WARPS)
     linear_many(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
     linear<MANY_ROWS>(job, x, n_x);
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 24 / LINEAR_WARPS)
     linear_normed(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act act,
                   const __grid_constant__ NormedRow row)
 {
@@ -143,7 +148,7 @@ extern "C" __global__ void embed(const u8 *data, const int *token, int n_vocab, 
                                  mote_step_fault *fault)
 {
     using T = Tile<W0, COLS>;
-    __shared__ u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
+    __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
     chain_wait();

@@ -3,9 +3,10 @@
 //   gate_up   h[pair] = act(gate_e(x), up_e(x)), quantised where it is made     (W0 gate, W1 up; K = d_model)
 //   down      y[row] = residual + sum over slots of weight * down_e(h[pair])    (W2; K2 = n_ff)
 //
-// A pair is (row, slot), numbered row * n_used + slot. Pairs of one expert are found by looking at the ids, by every
-// block for itself: at most 16 x n_used of them lie in one shared array. Expert weights are reached through the slot
-// table alone: [n_expert][gate, up, down] addresses.
+// A pair is (row, slot), numbered row * n_used + slot. One row (`_one`): every pair is computed for itself. More rows
+// (`_many`): pairs of one expert are found by looking at the ids, by every block for itself, and share its weights; at
+// most 16 x n_used of them lie in one shared array. Expert weights are reached through the slot table alone:
+// [n_expert][gate, up, down] addresses.
 // moe_reference.cu is the same one product at a time: the same bits.
 // Constants: GATE, UP, DOWN (template arguments of Tile<> before the columns), D_MODEL, N_FF.
 #include "common.cuh"
@@ -25,12 +26,17 @@ __device__ __forceinline__ int valid_expert(const int *ids, int pair, int n_expe
     return id < 0 || id >= n_expert ? 0 : id;
 }
 
+__device__ __forceinline__ void check_expert(const int *ids, int pair, int n_expert, mote_step_fault *fault)
+{
+    if (ids && (ids[pair] < 0 || ids[pair] >= n_expert) && atomicCAS(&fault->code, 0, MOTE_STEP_EXPERT) == 0)
+        fault->row = pair, fault->value = ids[pair];
+}
+
 // ids of all pairs to shared memory; a fault for one that is out of range (it then reads expert 0).
 __device__ __forceinline__ void read_ids(int *ids, const int *from, int n_pair, int n_expert, mote_step_fault *fault)
 {
     for (int i = threadIdx.x; i < n_pair; i += blockDim.x) {
-        int id = from ? from[i] : 0;
-        if ((id < 0 || id >= n_expert) && atomicCAS(&fault->code, 0, MOTE_STEP_EXPERT) == 0) fault->row = i, fault->value = id;
+        check_expert(from, i, n_expert, fault);
         ids[i] = valid_expert(from, i, n_expert);
     }
     __syncthreads();
@@ -62,120 +68,201 @@ template <int ROWS> __device__ __forceinline__ int next_pairs(const int *ids, in
 
 // ---- stage one ----
 
+// A block makes 32 values of h: two tiles x {gate, up} x SPLIT warps.
 constexpr int SPLIT = up_split(Gate::UNITS);
-constexpr int UP_THREADS = 4 * SPLIT * 32; // two tiles x {gate, up} x SPLIT
+constexpr int UP_THREADS = 4 * SPLIT * 32;
+constexpr int UP_BLOCKS = Gate::SUBS * Up::SUBS > 1 ? 1 : 1024 / UP_THREADS; // on a multiprocessor: 64 registers
+constexpr bool SAME = Same<Gate, Up>::value;
 
-// Grid: (FF_PAD / 32, n_pair). Block (f, p) works when p is the first pair of its expert, for all of that expert's rows.
-template <int ROWS>
-__device__ __forceinline__ void gate_up(const u64 *slot, int n_expert, const int *ids_in, const mote_step_act &x, int n_pair,
-                                        int n_used, const mote_step_act &h, int pair_base, mote_step_fault *fault)
+template <int ROWS> struct UpParts {
+    float part[2][2][SPLIT][16 * ROWS]; // [tile][gate, up][split][row of the tile][r]
+
+    // h of row `lane` of the block's 32, for row r: the same order of sums wherever it is made.
+    __device__ __forceinline__ float hidden(int lane, int r) const
+    {
+        float g = 0, u = 0;
+#pragma unroll
+        for (int k = 0; k < SPLIT; k++) {
+            g += part[lane / 16][0][k][lane % 16 * ROWS + r];
+            u += part[lane / 16][1][k][lane % 16 * ROWS + r];
+        }
+        return swiglu(g, u);
+    }
+};
+
+// Grid: (FF_PAD / 32, n_used).
+extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
+    gate_up_one(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
+                const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
 {
-    constexpr bool SAME = Same<Gate, Up>::value;
-    __shared__ int ids[MAX_PAIRS];
-    __shared__ float part[2][2][SPLIT][16 * ROWS];
-    __shared__ u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
-    __shared__ u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT;
+    __shared__ UpParts<1> parts;
+    __shared__ SharedRow<Gate::UNITS> row;
+    __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
+    __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
+    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT, ff_tile = blockIdx.x * 2 + tile;
     if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
     chain_wait();
     chain_launch(); // only now: `down` reads the ids before it waits for this kernel
-    int me = blockIdx.y, expert = valid_expert(ids_in, me, n_expert), seen = 0;
-    int ff_tile = blockIdx.x * 2 + tile;
+    int expert = valid_expert(ids, pair, n_expert);
+    if (threadIdx.x == 0) check_expert(ids, pair, n_expert, fault);
+    const u8 *matrix = (const u8 *)slot[expert * 3 + side];
     bool there = ff_tile < (N_FF + 15) / 16;
-    const u8 *gate = (const u8 *)slot[expert * 3] + (size_t)ff_tile * Gate::BYTES;
-    const u8 *up = (const u8 *)slot[expert * 3 + 1] + (size_t)ff_tile * Up::BYTES;
-    Dot<Gate, ROWS, SPLIT> dot;
-    Dot<Up, ROWS, SPLIT> dot_up; // when the kinds differ
-    bool is_gate = SAME || side == 0;
-    const u8 *record = is_gate && side == 0 ? gate : up;
-    if (ROWS == 1 && there) { // one row: nearly every pair leads its expert, so its weights are asked for at once
-        if (is_gate) dot.start(record, first, lane);
-        else dot_up.start(up, first, lane);
+    float acc[1][2] = {};
+    int zero[1] = {0};
+    if (!there) {
+        row.take(x, 0);
+        __syncthreads();
+    } else if (SAME || side == 0) {
+        Dot<Gate, 1, SPLIT> dot;
+        const u8 *record = matrix + (size_t)ff_tile * Gate::BYTES;
+        dot.start(record, first, lane);
+        row.take(x, 0);
+        __syncthreads();
+        dot.run(record, first, lane, lut_gate, row.view(), zero, 1, acc);
+    } else {
+        Dot<Up, 1, SPLIT> dot;
+        const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
+        dot.start(record, first, lane);
+        row.take(x, 0);
+        __syncthreads();
+        dot.run(record, first, lane, lut_up, row.view(), zero, 1, acc);
     }
+    reduce_lanes<1>(acc, lane, parts.part[tile][side][first]);
+    __syncthreads();
+    if (warp == 0) quantise32(parts.hidden(lane, 0), h, FF_PAD / 128, pair_base + pair, blockIdx.x);
+}
+
+// Grid: (FF_PAD / 32, n_pair). Block (f, p) works when p is the first pair of its expert, for all of that expert's rows.
+extern "C" __global__ void __launch_bounds__(UP_THREADS)
+    gate_up_many(const u64 *slot, int n_expert, const int *ids_in, const __grid_constant__ mote_step_act x, int n_pair,
+                 int n_used, const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
+{
+    __shared__ int ids[MAX_PAIRS];
+    __shared__ UpParts<MANY_ROWS> parts;
+    __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
+    __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.y;
+    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT, ff_tile = blockIdx.x * 2 + tile;
+    chain_wait();
+    chain_launch(); // only now: `down` reads the ids before it waits for this kernel
     read_ids(ids, ids_in, n_pair, n_expert, fault);
+    int expert = ids[me], seen = 0;
     for (int i = threadIdx.x; i < me; i += blockDim.x) seen |= ids[i] == expert;
     if (__syncthreads_or(seen)) return;
-
-    bool is_started = ROWS == 1;
+    if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
+    if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
+    const u8 *matrix = (const u8 *)slot[expert * 3 + side];
+    bool there = ff_tile < (N_FF + 15) / 16;
+    if (Gate::LUT_WORDS || Up::LUT_WORDS) __syncthreads();
     for (int from = me;;) {
-        int pair[ROWS], row[ROWS];
-        int n = next_pairs<ROWS>(ids, n_pair, expert, from, pair);
+        int pair[MANY_ROWS], row[MANY_ROWS];
+        int n = next_pairs<MANY_ROWS>(ids, n_pair, expert, from, pair);
         if (n == 0) break;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < n) row[r] = pair[r] / n_used;
-        float acc[ROWS][2] = {};
-        if (there) {
-            if (is_gate) {
-                if (!is_started) dot.start(record, first, lane);
-                dot.run(record, first, lane, lut_gate, x, row, n, acc);
-            } else {
-                if (!is_started) dot_up.start(up, first, lane);
-                dot_up.run(up, first, lane, lut_up, x, row, n, acc);
-            }
+        for (int r = 0; r < MANY_ROWS; r++) row[r] = r < n ? pair[r] / n_used : 0;
+        float acc[MANY_ROWS][2] = {};
+        if (there && (SAME || side == 0)) {
+            Dot<Gate, MANY_ROWS, SPLIT> dot;
+            const u8 *record = matrix + (size_t)ff_tile * Gate::BYTES;
+            dot.start(record, first, lane);
+            dot.run(record, first, lane, lut_gate, x, row, n, acc);
+        } else if (there) {
+            Dot<Up, MANY_ROWS, SPLIT> dot;
+            const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
+            dot.start(record, first, lane);
+            dot.run(record, first, lane, lut_up, x, row, n, acc);
         }
-        is_started = false;
-        reduce_lanes<ROWS>(acc, lane, part[tile][side][first]);
+        reduce_lanes<MANY_ROWS>(acc, lane, parts.part[tile][side][first]);
         __syncthreads();
-        for (int r = warp; r < n; r += blockDim.x / 32) { // a warp a row: lane i is row i of the 32 of this block
-            float g = 0, u = 0;
-#pragma unroll
-            for (int k = 0; k < SPLIT; k++) {
-                g += part[lane / 16][0][k][lane % 16 * ROWS + r];
-                u += part[lane / 16][1][k][lane % 16 * ROWS + r];
-            }
+        for (int r = warp; r < n; r += blockDim.x / 32) {
             int p = pair[0];
 #pragma unroll
-            for (int i = 1; i < ROWS; i++)
+            for (int i = 1; i < MANY_ROWS; i++)
                 if (r == i) p = pair[i];
-            quantise32(swiglu(g, u), h, FF_PAD / 128, pair_base + p, blockIdx.x);
+            quantise32(parts.hidden(lane, r), h, FF_PAD / 128, pair_base + p, blockIdx.x);
         }
         __syncthreads();
     }
-}
-
-extern "C" __global__ void __launch_bounds__(UP_THREADS, 1)
-    gate_up_one(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
-                const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
-{
-    gate_up<1>(slot, n_expert, ids, x, n_pair, n_used, h, pair_base, fault);
-}
-
-extern "C" __global__ void __launch_bounds__(UP_THREADS, 1)
-    gate_up_many(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
-                 const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
-{
-    gate_up<MANY_ROWS>(slot, n_expert, ids, x, n_pair, n_used, h, pair_base, fault);
 }
 
 // ---- stage two ----
 
+// A block makes 16 columns of y for all rows. Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16].
 constexpr int DOWN_SPLIT = down_split(Down::UNITS);
 constexpr int DOWN_WARPS = 16;
 
-// y[row][d] for a tile of 16 d: residual + sum over slots (rising) of weight * product, all rows. Grid: d_model / 16.
-// Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16].
-template <int ROWS>
-__device__ __forceinline__ void down(const u64 *slot, int n_expert, const int *ids_in, const float *weights, int squash,
-                                     const mote_step_act &h, int n_row, int n_used, int pair_base, const float *residual, float *y,
-                                     int d_model, mote_step_fault *fault)
+// y[row][d] = residual + sum over slots, rising, of weight * product.
+__device__ __forceinline__ void sum_pairs(const float *part, const float *weights, int squash, int n_row, int n_used,
+                                          const float *residual, float *y, int d_model)
+{
+    int n_pair = n_row * n_used;
+    for (int i = threadIdx.x; i < n_row * 16; i += blockDim.x) {
+        int row = i / 16, d = blockIdx.x * 16 + i % 16;
+        if (d >= d_model) continue;
+        float sum = residual ? residual[(size_t)row * d_model + d] : 0;
+#pragma unroll 2
+        for (int s = 0; s < n_used; s++) {
+            int p = row * n_used + s;
+            float v = 0;
+#pragma unroll
+            for (int k = 0; k < DOWN_SPLIT; k++) v += part[(k * n_pair + p) * 16 + i % 16];
+            sum = __fmaf_rn(pair_weight(weights, squash, p), v, sum);
+        }
+        y[(size_t)row * d_model + d] = sum;
+    }
+}
+
+// Grid: d_model / 16. A warp takes a pair and a share of its columns.
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1 : 2)
+    down_one(const u64 *slot, int n_expert, const int *ids, const float *weights, int squash,
+             const __grid_constant__ mote_step_act h, int n_row, int n_used, int pair_base, const float *residual, float *y,
+             int d_model, mote_step_fault *fault)
+{
+    extern __shared__ float part[];
+    __shared__ __align__(16) u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_job = n_used * DOWN_SPLIT;
+    Dot<Down, 1, DOWN_SPLIT> dot;
+    // The ids are older than the kernel ahead (gate_up), so the first weights can be asked for while that one runs.
+    const u8 *record = 0;
+    if (warp < n_job) {
+        record = (const u8 *)slot[valid_expert(ids, warp / DOWN_SPLIT, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
+        dot.start(record, warp % DOWN_SPLIT, lane);
+    }
+    if (Down::LUT_WORDS) {
+        Down::fill(lut, threadIdx.x, blockDim.x);
+        __syncthreads();
+    }
+    chain_wait();
+    chain_launch();
+    for (int job = warp; job < n_job; job += DOWN_WARPS) {
+        int pair = job / DOWN_SPLIT, first = job % DOWN_SPLIT;
+        if (job != warp) {
+            record = (const u8 *)slot[valid_expert(ids, pair, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
+            dot.start(record, first, lane);
+        }
+        int row[1] = {pair_base + pair};
+        float acc[1][2] = {};
+        dot.run(record, first, lane, lut, h, row, 1, acc);
+        reduce_lanes<1>(acc, lane, part + (first * n_used + pair) * 16);
+    }
+    __syncthreads();
+    sum_pairs(part, weights, squash, 1, n_used, residual, y, d_model);
+}
+
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32)
+    down_many(const u64 *slot, int n_expert, const int *ids_in, const float *weights, int squash,
+              const __grid_constant__ mote_step_act h, int n_row, int n_used, int pair_base, const float *residual, float *y,
+              int d_model, mote_step_fault *fault)
 {
     extern __shared__ float part[];
     __shared__ int ids[MAX_PAIRS], first_pair[1024], leader[MAX_PAIRS];
     __shared__ int n_leader;
-    __shared__ u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
+    __shared__ __align__(16) u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_pair = n_row * n_used;
     if (Down::LUT_WORDS) Down::fill(lut, threadIdx.x, blockDim.x);
-    // The ids are older than the kernel ahead (gate_up), so the first weights can be asked for while that one runs.
-    Dot<Down, ROWS, DOWN_SPLIT> dot;
-    bool is_started = ROWS == 1 && warp < n_pair * DOWN_SPLIT;
-    if (is_started)
-        dot.start((const u8 *)slot[valid_expert(ids_in, warp / DOWN_SPLIT, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES,
-                  warp % DOWN_SPLIT, lane);
-    int guess = is_started ? warp / DOWN_SPLIT : -1;
-    read_ids(ids, ids_in, n_pair, n_expert, fault);
+    read_ids(ids, ids_in, n_pair, n_expert, fault); // older than the kernel ahead
     // The first pair of every expert leads it.
     for (int i = threadIdx.x; i < n_pair; i += blockDim.x) first_pair[ids[i]] = MAX_PAIRS;
     __syncthreads();
@@ -198,47 +285,20 @@ __device__ __forceinline__ void down(const u64 *slot, int n_expert, const int *i
         int from = leader[job / DOWN_SPLIT], first = job % DOWN_SPLIT, expert = ids[from];
         const u8 *record = (const u8 *)slot[expert * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
         for (;;) {
-            int pair[ROWS], row[ROWS];
-            int n = next_pairs<ROWS>(ids, n_pair, expert, from, pair);
+            int pair[MANY_ROWS], row[MANY_ROWS];
+            int n = next_pairs<MANY_ROWS>(ids, n_pair, expert, from, pair);
             if (n == 0) break;
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                if (r < n) row[r] = pair_base + pair[r];
-            float acc[ROWS][2] = {};
-            if (pair[0] != guess) dot.start(record, first, lane);
-            guess = -1;
+            for (int r = 0; r < MANY_ROWS; r++) row[r] = r < n ? pair_base + pair[r] : 0;
+            float acc[MANY_ROWS][2] = {};
+            Dot<Down, MANY_ROWS, DOWN_SPLIT> dot;
+            dot.start(record, first, lane);
             dot.run(record, first, lane, lut, h, row, n, acc);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < MANY_ROWS; r++)
                 if (r < n) reduce_lanes<1>(&acc[r], lane, part + (first * n_pair + pair[r]) * 16);
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < n_row * 16; i += blockDim.x) {
-        int row = i / 16, d = blockIdx.x * 16 + i % 16;
-        if (d >= d_model) continue;
-        float sum = residual ? residual[(size_t)row * d_model + d] : 0;
-        for (int s = 0; s < n_used; s++) {
-            int p = row * n_used + s;
-            float v = 0;
-#pragma unroll
-            for (int k = 0; k < DOWN_SPLIT; k++) v += part[(k * n_pair + p) * 16 + i % 16];
-            sum = __fmaf_rn(pair_weight(weights, squash, p), v, sum);
-        }
-        y[(size_t)row * d_model + d] = sum;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
-    down_one(const u64 *slot, int n_expert, const int *ids, const float *weights, int squash, const __grid_constant__ mote_step_act h,
-             int n_row, int n_used, int pair_base, const float *residual, float *y, int d_model, mote_step_fault *fault)
-{
-    down<1>(slot, n_expert, ids, weights, squash, h, n_row, n_used, pair_base, residual, y, d_model, fault);
-}
-
-extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
-    down_many(const u64 *slot, int n_expert, const int *ids, const float *weights, int squash, const __grid_constant__ mote_step_act h,
-              int n_row, int n_used, int pair_base, const float *residual, float *y, int d_model, mote_step_fault *fault)
-{
-    down<MANY_ROWS>(slot, n_expert, ids, weights, squash, h, n_row, n_used, pair_base, residual, y, d_model, fault);
+    sum_pairs(part, weights, squash, n_row, n_used, residual, y, d_model);
 }

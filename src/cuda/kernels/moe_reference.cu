@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT * 32)
 {
     using T = Tile<W0, COLS>;
     __shared__ float part[SPLIT][16];
-    __shared__ u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
+    __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();

@@ -7,7 +7,7 @@
 
 constexpr int EACH = ITEM == 2 ? 4 : 8; // numbers in 16 bytes
 constexpr int ITEM_BYTES = ITEM == 2 ? 4 : 2;
-constexpr int MAX_ROWS = 16;
+constexpr int MAX_ROWS = 4;
 
 // Sixteen bytes of weights as floats.
 __device__ __forceinline__ void unpack(uint4 w, float out[EACH])
@@ -31,56 +31,65 @@ struct PlainOut {
     int n_row, n_col;
 };
 
-// y[i][w] for up to MAX_ROWS rows i per pass. A block of four warps: `split` 4 share a row of W, 1: a row each.
+// y[i][w] for MAX_ROWS rows i a block: grid (rows of W, rows / MAX_ROWS). A block of four warps: `split` 4 share a row of
+// W, 1: a row each. A lane's first AHEAD pieces of weights are asked for before the activations are there.
 extern "C" __global__ void __launch_bounds__(128)
     plain_linear(const __grid_constant__ PlainOut out, const float *x, int n_x, int split)
 {
+    constexpr int AHEAD = 4;
     __shared__ float part[4][MAX_ROWS];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int w = split == 4 ? (int)blockIdx.x : (int)blockIdx.x * 4 + warp, first = split == 4 ? warp : 0;
-    bool there = w < out.n_row;
-    const u8 *row = out.data + (size_t)(there ? w : 0) * out.row_bytes;
+    const u8 *row = out.data + (size_t)min(w, out.n_row - 1) * out.row_bytes; // rows are padded to 16 bytes
+    int start = (first * 32 + lane) * EACH, step = split * 32 * EACH, base = blockIdx.y * MAX_ROWS, n = min(n_x - base, MAX_ROWS);
+    uint4 ahead[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (start + i * step < out.n_col) ahead[i] = ldg16(row + (size_t)(start + i * step) * ITEM_BYTES);
     chain_launch();
     chain_wait();
-    for (int base = blockIdx.y * MAX_ROWS; base < n_x; base += gridDim.y * MAX_ROWS) {
-        float acc[MAX_ROWS] = {};
-        int n = min(n_x - base, MAX_ROWS);
-        for (int c = (first * 32 + lane) * EACH; c < out.n_col; c += split * 32 * EACH) {
+    float acc[MAX_ROWS] = {};
+    bool whole = out.n_col % 4 == 0; // rows of x lie on 16 bytes
+    for (int c0 = start; c0 < out.n_col; c0 += AHEAD * step) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int c = c0 + i * step;
+            if (c >= out.n_col) break;
             float v[EACH];
-            unpack(ldg16(row + (size_t)c * ITEM_BYTES), v); // rows are padded to 16 bytes
-            if (c + EACH <= out.n_col) {
+            unpack(ahead[i], v);
+            if (c + AHEAD * step < out.n_col) ahead[i] = ldg16(row + (size_t)(c + AHEAD * step) * ITEM_BYTES);
 #pragma unroll
-                for (int r = 0; r < MAX_ROWS; r++) {
-                    if (r >= n) break;
-                    const float *from = x + (size_t)(base + r) * out.n_col + c;
+            for (int r = 0; r < MAX_ROWS; r++) {
+                if (r >= n) break;
+                const float *from = x + (size_t)(base + r) * out.n_col + c;
+                if (whole && c + EACH <= out.n_col) {
 #pragma unroll
-                    for (int i = 0; i < EACH; i++) acc[r] += v[i] * from[i];
-                }
-            } else {
+                    for (int k = 0; k < EACH; k += 4) {
+                        float4 u = *(const float4 *)(from + k);
+                        acc[r] += v[k] * u.x + v[k + 1] * u.y + v[k + 2] * u.z + v[k + 3] * u.w;
+                    }
+                } else {
 #pragma unroll
-                for (int r = 0; r < MAX_ROWS; r++) {
-                    if (r >= n) break;
-                    for (int i = 0; i < EACH; i++)
-                        if (c + i < out.n_col) acc[r] += v[i] * x[(size_t)(base + r) * out.n_col + c + i];
+                    for (int k = 0; k < EACH; k++)
+                        if (c + k < out.n_col) acc[r] += v[k] * from[k];
                 }
             }
         }
+    }
 #pragma unroll
-        for (int r = 0; r < MAX_ROWS; r++) {
-            if (r >= n) break;
-            float v = warp_sum(acc[r]);
-            if (lane == 0) part[warp][r] = v;
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < n * (split == 4 ? 1 : 4); i += blockDim.x) {
-            int r = i % n, k = i / n, at_w = split == 4 ? w : (int)blockIdx.x * 4 + k;
-            if (at_w >= out.n_row) continue;
-            float sum = split == 4 ? ((part[0][r] + part[1][r]) + part[2][r]) + part[3][r] : part[k][r];
-            if (out.bias) sum += out.bias[at_w];
-            long at = (base + r) * out.y_stride + at_w;
-            out.y[at] = out.residual ? out.residual[at] + sum : sum;
-        }
-        __syncthreads();
+    for (int r = 0; r < MAX_ROWS; r++) {
+        if (r >= n) break;
+        float v = warp_sum(acc[r]);
+        if (lane == 0) part[warp][r] = v;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n * (split == 4 ? 1 : 4); i += blockDim.x) {
+        int r = i % n, k = i / n, at_w = split == 4 ? w : (int)blockIdx.x * 4 + k;
+        if (at_w >= out.n_row) continue;
+        float sum = split == 4 ? ((part[0][r] + part[1][r]) + part[2][r]) + part[3][r] : part[k][r];
+        if (out.bias) sum += out.bias[at_w];
+        long at = (base + r) * out.y_stride + at_w;
+        out.y[at] = out.residual ? out.residual[at] + sum : sum;
     }
 }
 

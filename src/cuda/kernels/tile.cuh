@@ -15,7 +15,7 @@
 //   CODE_MIN, CODE_MAX    what codes() may give
 //   LUT_WORDS             u32 words of shared memory that codes() reads (0: none)
 //   Raw                   a lane's registers for one unit
-//   fill(lut, thread, n_thread)             block-wide, before a __syncthreads
+//   fill(lut, thread, n_thread)             block-wide, before a __syncthreads; lut lies on 16 bytes
 //   load(raw, record, unit, lane)           only loads
 //   codes(raw, lut, lane, a[4][4])          a[s][0]: row g, columns 32 s + 8 t .. + 3 as four s8; a[s][1]: row g + 8;
 //                                           a[s][2]: row g, columns + 4 .. + 7; a[s][3]: row g + 8 likewise
@@ -184,12 +184,13 @@ struct Tile {
     static MOTE_FN void fill(u32 *lut, int thread, int n_thread)
     {
         if constexpr (LUT_WORDS > 0) {
-            constexpr int EACH = 4;
-            for (int i = thread; i < BOOK / EACH; i += n_thread) {
-                int entry = i & 255, first = (i >> 8) * EACH + (entry >> 1);
+            constexpr int QUADS = LUT_COPIES / 4; // of an entry; eight threads that store at once take different banks
+            uint4 *quad = (uint4 *)lut;
+            for (int i = thread; i < 256 * QUADS; i += n_thread) {
+                int entry = i & 255;
                 u32 v = TWO ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry];
-                MOTE_UNROLL
-                for (int c = 0; c < EACH; c++) lut[entry * LUT_COPIES + ((first + c) & (LUT_COPIES - 1))] = v;
+                uint4 four = {v, v, v, v};
+                quad[entry * QUADS + (((i >> 8) + (entry >> 1)) & (QUADS - 1))] = four;
             }
             if (thread == 0) lut[BOOK] = TWO ? 0x002B1908u : 0x32103210u;
         }
