@@ -82,25 +82,35 @@ struct Turn {
     }
 };
 
-// A head's floats to a warp's row of shared memory, normed when there are weights.
-MOTE_FN void take_head(const float *from, const float *norm, float eps, float *row)
-{
-    constexpr int COLUMNS = (HEAD_DIM + 31) / 32;
-    int lane = threadIdx.x % 32;
-    float x[COLUMNS], weight[COLUMNS], square = 0;
-    MOTE_UNROLL
-    for (int j = 0; j < COLUMNS; j++) {
-        int i = 32 * j + lane;
-        x[j] = i < HEAD_DIM ? from[i] : 0;
-        weight[j] = norm && i < HEAD_DIM ? norm[i] : 1;
-        square += x[j] * x[j];
+// A head's floats, in flight until `put` needs them: to a warp's row of shared memory, normed when there are weights.
+struct Taken {
+    static constexpr int COLUMNS = (HEAD_DIM + 31) / 32;
+    float x[COLUMNS], weight[COLUMNS];
+
+    MOTE_FN void load(const float *from, const float *norm)
+    {
+        MOTE_UNROLL
+        for (int j = 0; j < COLUMNS; j++) {
+            int i = 32 * j + (int)threadIdx.x % 32;
+            x[j] = i < HEAD_DIM ? from[i] : 0;
+            weight[j] = norm && i < HEAD_DIM ? norm[i] : 1;
+        }
     }
-    float factor = norm ? 1 / sqrtf(warp_sum(square) / HEAD_DIM + eps) : 1;
-    MOTE_UNROLL
-    for (int j = 0; j < COLUMNS; j++)
-        if (32 * j + lane < HEAD_DIM) row[32 * j + lane] = x[j] * factor * weight[j];
-    __syncwarp();
-}
+
+    MOTE_FN void put(bool is_normed, float eps, float *row) const
+    {
+        float square = 0;
+        MOTE_UNROLL
+        for (int j = 0; j < COLUMNS; j++) square += x[j] * x[j];
+        float factor = is_normed ? 1 / sqrtf(warp_sum(square) / HEAD_DIM + eps) : 1;
+        MOTE_UNROLL
+        for (int j = 0; j < COLUMNS; j++) {
+            int i = 32 * j + (int)threadIdx.x % 32;
+            if (i < HEAD_DIM) row[i] = x[j] * factor * weight[j];
+        }
+        __syncwarp();
+    }
+};
 
 // q [n_row][N_HEAD][HEAD_DIM], k and v [n_row][N_HEAD_KV][HEAD_DIM]; struct heads of cuda_attend.c.
 struct Heads {
@@ -111,12 +121,16 @@ struct Heads {
 };
 
 // Key or value head of a row into the cache, by a warp.
-template <int TYPE>
-MOTE_FN void store_head(const Heads &heads, const Turn &turn, const mote_step_span &span, int row,
-                        int position, int kv_head, bool is_value, float *mine)
+MOTE_FN void load_kv(Taken &taken, const Heads &heads, int row, int kv_head, bool is_value)
 {
     u64 from = ((u64)row * N_HEAD_KV + kv_head) * HEAD_DIM;
-    take_head(is_value ? heads.v + from : heads.k + from, is_value ? nullptr : heads.k_norm, heads.eps, mine);
+    taken.load(is_value ? heads.v + from : heads.k + from, is_value ? nullptr : heads.k_norm);
+}
+template <int TYPE>
+MOTE_FN void store_kv(const Taken &taken, const Heads &heads, const Turn &turn, const mote_step_span &span,
+                      int position, int kv_head, bool is_value, float *mine)
+{
+    taken.put(!is_value && heads.k_norm, heads.eps, mine);
     if (!is_value) turn.apply(mine, heads.n_rot / 2);
     u8 *cache = cache_head<TYPE>(is_value ? span.v : span.k, span, heads.layer, kv_head);
     store_row<TYPE>(mine, cache + (u64)position * ROW_BYTES<TYPE>, threadIdx.x % 32);
@@ -135,16 +149,19 @@ MOTE_FN void rope_store(const Heads &heads, const Frequencies &frequencies, cons
     int at = position[row]; // the step block is older than the kernels ahead
     mote_step_span span = spans[span_of_row[row]];
     Turn turn(frequencies, at, heads.magnitude);
+    Taken taken;
     chain_wait();
     if (head < N_HEAD) {
         float *q = heads.q + ((u64)row * N_HEAD + head) * HEAD_DIM;
-        take_head(q, heads.q_norm, heads.eps, mine);
+        taken.load(q, heads.q_norm);
+        taken.put(heads.q_norm, heads.eps, mine);
         turn.apply(mine, heads.n_rot / 2);
         for (int i = lane; i < HEAD_DIM; i += 32) q[i] = mine[i];
     } else {
         bool is_value = head >= N_HEAD + N_HEAD_KV;
-        store_head<TYPE>(heads, turn, span, row, at, head - N_HEAD - (is_value ? N_HEAD_KV : 0), is_value,
-                         mine);
+        int kv_head = head - N_HEAD - (is_value ? N_HEAD_KV : 0);
+        load_kv(taken, heads, row, kv_head, is_value);
+        store_kv<TYPE>(taken, heads, turn, span, at, kv_head, is_value, mine);
     }
 }
 
@@ -235,35 +252,41 @@ template <int TYPE> struct Keys {
         for (int r = 0; r < 2; r++) tail[r].load(row[r], 32 * WIDE + 4 * t);
     }
 
-    // s[n] += K q: c[0], c[1]: key g, heads 8 n + 2 t, + 1; c[2], c[3]: key g + 8.
+    // s[n] = K q: c[0], c[1]: key g, heads 8 n + 2 t, + 1; c[2], c[3]: key g + 8. Four sums side by side: a product
+    // takes as long as it takes the next to start that adds to it.
     MOTE_FN void multiply(const u16 *q, int g, int t, float s[HEAD_TILES][4]) const
     {
         MOTE_UNROLL
         for (int n = 0; n < HEAD_TILES; n++) {
             const u16 *mine = q + (8 * n + g) * Q_STRIDE;
+            float sum[2][2][4] = {}; // even and odd steps, whole and left over
             MOTE_UNROLL
             for (int j = 0; j < WIDE; j++) {
                 uint4 whole = *(const uint4 *)(mine + 32 * j + 8 * t),
                       rest = *(const uint4 *)(mine + HEADS * Q_STRIDE + 32 * j + 8 * t);
-                step(s[n], wide[j][0], wide[j][1], 0, whole.x, whole.y, rest.x, rest.y);
-                step(s[n], wide[j][0], wide[j][1], 2, whole.z, whole.w, rest.z, rest.w);
+                step(sum[0], wide[j][0], wide[j][1], 0, whole.x, whole.y, rest.x, rest.y);
+                step(sum[1], wide[j][0], wide[j][1], 2, whole.z, whole.w, rest.z, rest.w);
             }
             if constexpr (TAIL) {
                 const u16 *from = mine + 32 * WIDE + 4 * t;
                 uint2 whole = *(const uint2 *)from, rest = *(const uint2 *)(from + HEADS * Q_STRIDE);
-                step(s[n], tail[0], tail[1], 0, whole.x, whole.y, rest.x, rest.y);
+                step(sum[0], tail[0], tail[1], 0, whole.x, whole.y, rest.x, rest.y);
             }
+            MOTE_UNROLL
+            for (int i = 0; i < 4; i++)
+                s[n][i] = (sum[0][0][i] + sum[1][0][i]) + (sum[0][1][i] + sum[1][1][i]);
         }
     }
 
     template <class P>
-    static MOTE_FN void step(float s[4], const P &low, const P &high, int i, u32 b0, u32 b1, u32 r0, u32 r1)
+    static MOTE_FN void step(float sum[2][4], const P &low, const P &high, int i, u32 b0, u32 b1, u32 r0,
+                             u32 r1)
     {
         MOTE_UNROLL
         for (int part = 0; part < P::PARTS; part++) {
             u32 a[4] = {low.pair(i, part), high.pair(i, part), low.pair(i + 1, part), high.pair(i + 1, part)};
-            mma_half(s, a, b0, b1);
-            if (part == 0) mma_half(s, a, r0, r1);
+            mma_half(sum[part], a, b0, b1); // what keys and queries both leave over is too small to matter
+            if (part == 0) mma_half(sum[1], a, r0, r1);
         }
     }
 };
@@ -486,19 +509,23 @@ MOTE_FN void attend(const Heads &heads, const Frequencies &frequencies, float sc
     if constexpr (FUSED) {
         Turn turn(frequencies, at, heads.magnitude);
         float *mine = d.sums + warp * HEAD_DIM;
+        // The block that sees the row's own key stores it, with the last two warps: others may have less to do.
+        Taken own, query;
+        bool is_value = warp == WARPS - 1, is_own = end > at && warp >= WARPS - 2;
         chain_wait();
-        for (int i = warp; i < HEADS + (end > at ? 2 : 0); i += WARPS) {
-            if (i < HEADS) {
-                if (i < n_head) {
-                    take_head(from + i * HEAD_DIM, heads.q_norm, heads.eps, mine);
-                    turn.apply(mine, heads.n_rot / 2);
-                }
-                for (int c = lane * 2; c < HEAD_DIM; c += 64)
-                    put_queries(d, i, c, i < n_head ? mine[c] : 0, i < n_head ? mine[c + 1] : 0, to_power);
-                __syncwarp();
-            } else {
-                store_head<TYPE>(heads, turn, span, row, at, kv_head, i > HEADS, mine);
+        if (is_own) load_kv(own, heads, row, kv_head, is_value);
+        if (warp < n_head) query.load(from + warp * HEAD_DIM, heads.q_norm);
+        if (is_own) store_kv<TYPE>(own, heads, turn, span, at, kv_head, is_value, mine);
+        __syncwarp();
+        for (int i = warp; i < HEADS; i += WARPS) {
+            if (i < n_head) {
+                if (i != warp) query.load(from + i * HEAD_DIM, heads.q_norm);
+                query.put(heads.q_norm, heads.eps, mine);
+                turn.apply(mine, heads.n_rot / 2);
             }
+            for (int c = lane * 2; c < HEAD_DIM; c += 64)
+                put_queries(d, i, c, i < n_head ? mine[c] : 0, i < n_head ? mine[c + 1] : 0, to_power);
+            __syncwarp();
         }
         __syncthreads();
         if (key < end && !is_old) keys.load(k, key, last, g, t);
@@ -524,7 +551,7 @@ MOTE_FN void attend(const Heads &heads, const Frequencies &frequencies, float sc
 #pragma unroll 1
     for (; key < end; key += WARPS * KEYS) {
         values.load(v, key, last, g, t);
-        float s[HEAD_TILES][4] = {};
+        float s[HEAD_TILES][4];
         keys.multiply(d.q, g, t, s);
         if (key + WARPS * KEYS < end) keys.load(k, key + WARPS * KEYS, last, g, t);
         Weights p = state.weigh(s, end - key, g);
