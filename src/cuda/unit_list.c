@@ -67,6 +67,7 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"attend.cu", "HEAD_DIM=64 N_HEAD=16 N_HEAD_KV=16 N_ROT=64"}, "64/16/16", 1},
 
     {{"attend_prefill.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128 SHARED=101376"}, "128/32/4", 1},
+    {{"attend_prefill.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128 SHARED=232448"}, "128/32/4-hopper", 1},
 
 #define X(format, code, zero, table, sub, item, min, exponent)                                               \
     {{"linear.cu", "W0=" TILE_TEXT(code, zero, table, SUB_##sub(format), item, min, exponent) " COLS=2048"}, \
