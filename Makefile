@@ -33,6 +33,7 @@ CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
 TEST_SRC := $(wildcard tests/test_*.c tests/test_*.cc)
 TEST_SUPPORT := $(filter-out $(TEST_SRC) tests/bench_%,$(wildcard tests/*.c))
 TEST_BIN := $(patsubst %,$(B)/%,$(basename $(TEST_SRC)))
+CUDA_BIN := $(filter $(B)/tests/test_cuda_%,$(TEST_BIN))
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/tests/%)
 
@@ -142,6 +143,11 @@ test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 B=build-san tests
 	@tests/run_all.sh build build-san
 
+# On a machine with a CUDA device; MOTE_CUDA_MODELS and MOTE_CUDA_GOLDEN (tests/test_cuda_model.c) name more models.
+test-cuda:
+	@$(MAKE) --no-print-directory -j$$(nproc) all $(CUDA_BIN)
+	@tests/run_cuda.sh $(B)
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/mote
 	install -m 755 $(B)/mote $(DESTDIR)$(PREFIX)/bin/mote
@@ -161,4 +167,4 @@ clean:
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all tests deps demo test install format clean
+.PHONY: all tests deps demo test test-cuda install format clean

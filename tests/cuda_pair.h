@@ -1,11 +1,10 @@
-/* cuda_pair.h: for the tests of the CUDA backend: a device or a skip, a CPU and a CUDA backend with the same limits,
+/* cuda_pair.h: for the tests of the CUDA backend: a CPU and a CUDA backend with the same limits,
  * matrices of every format with their float64 values, products in float64 on all CPUs, and the bookkeeping of errors.
  *
  * One idea: a failing case prints a line and is counted; the test goes on and fails at its end, so that one run
  * on a borrowed device says everything.
  *
- * MOTE_CUDA_QUICK=1     a subset small enough for compute-sanitizer
- * MOTE_CUDA_REQUIRED=1  no device is a failure, not a skip (`make test-cuda`)
+ * MOTE_CUDA_QUICK=1: a subset small enough for compute-sanitizer. No device: need_device.h.
  */
 #ifndef MOTE_TESTS_CUDA_PAIR_H
 #define MOTE_TESTS_CUDA_PAIR_H
@@ -23,8 +22,8 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/thread.h"
-#include "cuda/cuda.h"
 #include "must.h"
+#include "need_device.h"
 #include "quant/encode.h"
 #include "random_matrix.h"
 
@@ -34,16 +33,6 @@ static inline int quick(void)
 {
     const char *text = getenv("MOTE_CUDA_QUICK");
     return text && *text && strcmp(text, "0") != 0;
-}
-
-static inline void need_device(void)
-{
-    int n = 0;
-    if (mote_cuda_count(&n) == MOTE_OK && n > 0) return;
-    const char *required = getenv("MOTE_CUDA_REQUIRED");
-    if (required && *required) fail_msg("no CUDA device: %s", mote_error());
-    print_message("no CUDA device, skipped: %s\n", mote_error());
-    skip();
 }
 
 /* ---- cases that fail ---- */

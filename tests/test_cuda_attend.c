@@ -1,6 +1,6 @@
 /* test_cuda_attend.c: the CUDA backend's attention against the CPU's with the same type of cache: norm, rotation, what is
  * stored, what comes out, for single rows, many rows, chunks and mixtures of sequences; and what it hands to the
- * product that follows. See cuda_pair.h for what a run without a device says.
+ * product that follows. Without a device: need_device.h.
  *
  * Positions that no token has reached hold large numbers, other layers and the guard NaN: what is read wrongly
  * shows, what is written wrongly too. */

@@ -1,5 +1,5 @@
 /* test_cuda_linear.c: the CUDA backend's products in every format against float64 over decoded weights, embedding and norm
- * against their definitions, and its memory against the budget. See cuda_pair.h for what a run without a device says. */
+ * against their definitions, and its memory against the budget. Without a device: need_device.h. */
 #include "cuda_pair.h"
 
 enum { GAP = 3 }; /* y_stride is the rows of W + GAP */

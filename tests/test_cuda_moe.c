@@ -1,32 +1,10 @@
 /* test_cuda_moe.c: the CUDA backend's expert block in every format against float64 over decoded weights, and its promises:
- * fused and one product at a time give the same bits in short steps, so do reruns and rows alone or together.
- *
- * Experts are windows of one matrix, each a row further than the one before: hundreds of different experts for the
- * price of one, and a wrong expert is wrong everywhere. See cuda_pair.h for what a run without a device says. */
-#include "cuda_pair.h"
+ * fused and one product at a time give the same bits in short steps, so do reruns and rows alone or together. Without a device: need_device.h. */
+#include "moe_layer.h"
 
-enum { MAX_ROW = 300, D_MODEL = 512 };
+enum { D_MODEL = 512 };
 
 static struct mote_rng rng;
-
-struct shape {
-    int32_t n_expert, n_used;
-    int64_t d_model, n_ff, n_ff_shared; /* n_ff_shared 0: none */
-};
-
-struct recipe {
-    enum mote_format format[3]; /* gate, up, down */
-    int group;                  /* AFFINE */
-    enum mote_format scale_format;
-};
-#define ALL(f)                                                                   \
-    {                                                                            \
-        {MOTE_FORMAT_##f, MOTE_FORMAT_##f, MOTE_FORMAT_##f}, 64, MOTE_FORMAT_F16 \
-    }
-#define PARTS(g, u, d, group, scale)                                                    \
-    {                                                                                   \
-        {MOTE_FORMAT_##g, MOTE_FORMAT_##u, MOTE_FORMAT_##d}, group, MOTE_FORMAT_##scale \
-    }
 
 /* Those that models in use have. */
 static const struct recipe common[] = {
@@ -36,193 +14,6 @@ static const struct recipe common[] = {
     ALL(F16),
 };
 enum { COMMON = sizeof common / sizeof *common };
-
-static const char *recipe_name(const struct recipe *r)
-{
-    static char text[64];
-    snprintf(text, sizeof text, "%s/%s/%s", mote_format_traits(r->format[0])->name,
-             mote_format_traits(r->format[1])->name, mote_format_traits(r->format[2])->name);
-    return text;
-}
-
-/* ---- a layer ---- */
-
-struct layer {
-    struct shape shape;
-    struct recipe recipe;
-    struct matrix pool[3], shared[3];
-    struct mote_matrix *view; /* [3][n_expert] */
-    struct mote_expert_set experts, shared_set;
-};
-
-static void layer_make(struct layer *l, const struct shape *s, const struct recipe *r)
-{
-    *l = (struct layer){.shape = *s, .recipe = *r};
-    int32_t n = s->n_expert;
-    l->view = calloc((size_t)(3 * n), sizeof *l->view);
-    for (int p = 0; p < 3; p++) {
-        int64_t rows = p == 2 ? s->d_model : s->n_ff, cols = p == 2 ? s->n_ff : s->d_model;
-        int group = cols % r->group ? 32 : r->group;
-        l->pool[p] = matrix_make(&rng, r->format[p], rows + n - 1, cols, group, r->scale_format, 1);
-        for (int32_t e = 0; e < n; e++) l->view[p * n + e] = matrix_rows(&l->pool[p], e, rows);
-        if (!s->n_ff_shared) continue;
-        rows = p == 2 ? s->d_model : s->n_ff_shared, cols = p == 2 ? s->n_ff_shared : s->d_model;
-        l->shared[p] = matrix_make(&rng, r->format[p], rows, cols, group, r->scale_format, 1);
-    }
-    l->experts = (struct mote_expert_set){.name = "experts",
-                                          .n_expert = n,
-                                          .n_ff = s->n_ff,
-                                          .d_model = s->d_model,
-                                          .gate = l->view,
-                                          .up = l->view + n,
-                                          .down = l->view + 2 * n,
-                                          .act_f32 = 1};
-    l->shared_set = (struct mote_expert_set){.name = "shared",
-                                             .n_expert = 1,
-                                             .n_ff = s->n_ff_shared,
-                                             .d_model = s->d_model,
-                                             .gate = &l->shared[0].m,
-                                             .up = &l->shared[1].m,
-                                             .down = &l->shared[2].m,
-                                             .act_f32 = 1};
-}
-
-static void layer_free(struct layer *l)
-{
-    for (int p = 0; p < 3; p++) matrix_free(&l->pool[p]), matrix_free(&l->shared[p]);
-    free(l->view);
-}
-
-/* A layer placed on one backend: the sets are copies, `placed` is the backend's. */
-struct placed {
-    struct mote_backend *backend;
-    struct mote_expert_set experts, shared;
-};
-
-static mote_status layer_place(const struct layer *l, struct mote_backend *backend, struct placed *out)
-{
-    *out = (struct placed){.backend = backend, .experts = l->experts, .shared = l->shared_set};
-    TRY(backend->ops->place_experts(backend, &out->experts));
-    if (l->shape.n_ff_shared) TRY(backend->ops->place_experts(backend, &out->shared));
-    return MOTE_OK;
-}
-
-static void layer_unplace(struct placed *p)
-{
-    p->backend->ops->unplace(p->backend, p->experts.placed);
-    p->backend->ops->unplace(p->backend, p->shared.placed);
-}
-
-/* ---- inputs ---- */
-
-enum routing_kind { UNIFORM, SKEWED, DUPLICATES, FEW_EXPERTS, KINDS };
-static const char *const kind_name[] = {"uniform", "skewed", "duplicates", "few"};
-
-struct input {
-    struct shape shape;
-    float *x, *residual, *weights, *gate;
-    int32_t *ids;
-};
-
-static void input_make(struct input *in, const struct shape *s, enum routing_kind kind)
-{
-    int64_t pairs = MAX_ROW * (int64_t)s->n_used;
-    *in = (struct input){.shape = *s,
-                         .x = new_normals(&rng, MAX_ROW * s->d_model),
-                         .residual = new_normals(&rng, MAX_ROW * s->d_model),
-                         .weights = new_floats(pairs),
-                         .gate = new_normals(&rng, MAX_ROW),
-                         .ids = malloc((size_t)pairs * sizeof(int32_t))};
-    int32_t few = s->n_used + 1 < s->n_expert ? s->n_used + 1 : s->n_expert;
-    for (int64_t p = 0; p < pairs; p++) {
-        int32_t k = (int32_t)(p % s->n_used), again;
-        do {
-            uint64_t e = mote_rng_below(&rng, (uint64_t)s->n_expert);
-            if (kind == SKEWED && k == 0) e = (uint64_t)s->n_expert - 1; /* an expert that every row wants */
-            if (kind == FEW_EXPERTS) e = e % (uint64_t)few * (uint64_t)(s->n_expert / few);
-            if (kind == DUPLICATES && k && k % 2) e = (uint64_t)in->ids[p - 1];
-            in->ids[p] = (int32_t)e;
-            again = 0;
-            for (int32_t j = 1; j <= k; j++) again |= in->ids[p - j] == in->ids[p];
-        } while (again && kind != DUPLICATES);
-        in->weights[p] = (float)random_uniform(&rng, 0.05, 1);
-    }
-}
-
-static void input_free(struct input *in)
-{
-    free(in->x), free(in->residual), free(in->weights), free(in->gate), free(in->ids);
-}
-
-/* ---- the reference ---- */
-
-struct reference {
-    const struct layer *l;
-    const struct input *in;
-    double *up[2];        /* gate, up: [row][pool rows]: every window at once */
-    double *shared_up[2]; /* [row][n_ff_shared] */
-    double *sum;          /* [row][d_model]: without the residual */
-    double *hidden;       /* [row][k][n_ff] */
-    double *shared_hidden;
-};
-
-static double silu64(double x)
-{
-    return x / (1 + exp(-x));
-}
-
-static void reference_row(void *context, int64_t i)
-{
-    struct reference *r = context;
-    const struct shape *s = &r->l->shape;
-    double *sum = r->sum + i * s->d_model;
-    int64_t pool = s->n_ff + s->n_expert - 1;
-    memset(sum, 0, (size_t)s->d_model * sizeof *sum);
-    for (int32_t k = 0; k < s->n_used; k++) {
-        int64_t p = i * s->n_used + k, e = r->in->ids[p];
-        double *h = r->hidden + p * s->n_ff;
-        for (int64_t f = 0; f < s->n_ff; f++)
-            h[f] = silu64(r->up[0][i * pool + e + f]) * r->up[1][i * pool + e + f];
-        for (int64_t d = 0; d < s->d_model; d++)
-            sum[d] += (double)r->in->weights[p] * dot64(r->l->pool[2].value + (e + d) * s->n_ff, h, s->n_ff);
-    }
-    if (!s->n_ff_shared) return;
-    double *h = r->shared_hidden + i * s->n_ff_shared, weight = 1 / (1 + exp(-(double)r->in->gate[i]));
-    for (int64_t f = 0; f < s->n_ff_shared; f++)
-        h[f] = silu64(r->shared_up[0][i * s->n_ff_shared + f]) * r->shared_up[1][i * s->n_ff_shared + f];
-    for (int64_t d = 0; d < s->d_model; d++)
-        sum[d] += weight * dot64(r->l->shared[2].value + d * s->n_ff_shared, h, s->n_ff_shared);
-}
-
-static void reference_make(struct reference *r, const struct layer *l, const struct input *in, int64_t n_row)
-{
-    const struct shape *s = &l->shape;
-    *r = (struct reference){.l = l, .in = in};
-    double *x = widened(in->x, n_row * s->d_model);
-    for (int p = 0; p < 2; p++) {
-        r->up[p] = product64(&l->pool[p], x, n_row);
-        if (s->n_ff_shared) r->shared_up[p] = product64(&l->shared[p], x, n_row);
-    }
-    free(x);
-    r->sum = new_doubles(n_row * s->d_model);
-    r->hidden = new_doubles(n_row * s->n_used * s->n_ff);
-    r->shared_hidden = new_doubles(n_row * s->n_ff_shared);
-    in_parallel(n_row, reference_row, r);
-}
-
-static void reference_free(struct reference *r)
-{
-    for (int p = 0; p < 2; p++) free(r->up[p]), free(r->shared_up[p]);
-    free(r->sum), free(r->hidden), free(r->shared_hidden);
-}
-
-/* Three products and two roundings of the activations; a plain set is as exact as f32. */
-static double moe_budget(const struct layer *l, int size)
-{
-    double most = 0;
-    for (int p = 0; p < 3; p++) most = fmax(most, budget_of(&l->pool[p].m, size));
-    return 2 * most;
-}
 
 /* ---- a run ---- */
 
@@ -305,7 +96,7 @@ static void check_kind(struct check *c, enum routing_kind kind)
     struct input in;
     struct reference want;
     struct memory m[2];
-    input_make(&in, s, kind);
+    input_make(&rng, &in, s, kind);
     reference_make(&want, l, &in, most);
     for (int v = 0; v < 2; v++) memory_make(&m[v], c->placed[v].backend, &in, most);
     double *full = new_doubles(most * d);
@@ -452,10 +243,10 @@ static void test_formats(void **state)
         if (mote_format_traits(format)->family == MOTE_FAMILY_OTHER) continue;
         if (quick() && f % 4 != 2) continue;
         struct recipe r = {{format, format, format}, 64, MOTE_FORMAT_F16};
-        layer_make(&layers[n++], &small, &r);
+        layer_make(&rng, &layers[n++], &small, &r);
     }
     for (size_t i = 0; i < sizeof mixed / sizeof *mixed && !quick(); i++)
-        layer_make(&layers[n++], &small, &mixed[i]);
+        layer_make(&rng, &layers[n++], &small, &mixed[i]);
     prepare(backend, layers, n);
     for (int i = 0; i < n; i++) {
         check_layer(backend, &layers[i], quick() ? 1 : KINDS, &worst, &report);
@@ -485,7 +276,7 @@ static void test_shapes(void **state)
     int n = quick() ? 3 : COMMON;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         if (quick() && shapes[s].n_expert > 60) continue;
-        for (int i = 0; i < n; i++) layer_make(&layers[i], &shapes[s], &common[i]);
+        for (int i = 0; i < n; i++) layer_make(&rng, &layers[i], &shapes[s], &common[i]);
         if (s == 0) prepare(backend, layers, n);
         double start = mote_seconds();
         for (int i = 0; i < n; i++) {
@@ -535,7 +326,7 @@ static void test_widths(void **state)
         int64_t d_model = rows[i].shape.d_model;
         if (quick() && d_model > 512) break;
         for (end = i; end < N && rows[end].shape.d_model == d_model; end++)
-            layer_make(&layers[end], &rows[end].shape, &rows[end].recipe);
+            layer_make(&rng, &layers[end], &rows[end].shape, &rows[end].recipe);
         open_both(backend, d_model);
         prepare(backend, layers + i, end - i);
         for (int j = i; j < end; j++) {
@@ -565,7 +356,7 @@ static void test_dense_and_hidden(void **state)
     struct mote_backend *backend[2];
     open_both(backend, D_MODEL);
     static struct layer layers[N];
-    for (int i = 0; i < N; i++) layer_make(&layers[i], &shape, &recipes[i]);
+    for (int i = 0; i < N; i++) layer_make(&rng, &layers[i], &shape, &recipes[i]);
     prepare(backend, layers, N);
     int64_t d = shape.d_model, f = shape.n_ff, k = shape.n_used;
     for (int i = 0; i < N; i++) {
@@ -574,7 +365,7 @@ static void test_dense_and_hidden(void **state)
         struct reference want;
         report_subject(&report);
         for (int p = 0; p < 3; p++) matrix_decode(&l->pool[p]), matrix_decode(&l->shared[p]);
-        input_make(&in, &shape, UNIFORM);
+        input_make(&rng, &in, &shape, UNIFORM);
         reference_make(&want, l, &in, 33);
         struct shape alone = shape; /* the same sums without routed experts and with a gate of one */
         alone.n_used = 0;
@@ -665,8 +456,8 @@ static void test_refusals(void **state)
     for (int i = 0; i < 2; i++) {
         struct layer l;
         struct input in;
-        layer_make(&l, &shape, &recipes[i]);
-        input_make(&in, &shape, UNIFORM);
+        layer_make(&rng, &l, &shape, &recipes[i]);
+        input_make(&rng, &in, &shape, UNIFORM);
         float *y = new_floats(17 * shape.d_model), *want = new_floats(17 * shape.d_model);
         for (int v = 0; v < 2; v++) {
             const struct mote_backend_ops *ops = backend[v]->ops;
@@ -700,8 +491,8 @@ static void test_refusals(void **state)
     /* one format per projection */
     struct layer a, b;
     struct placed placed;
-    layer_make(&a, &shape, &recipes[0]);
-    layer_make(&b, &shape, &recipes[1]);
+    layer_make(&rng, &a, &shape, &recipes[0]);
+    layer_make(&rng, &b, &shape, &recipes[1]);
     a.view[3] = b.view[3];
     must_fail(layer_place(&a, backend[0], &placed), MOTE_UNSUPPORTED,
               "gate of expert 3 is f16, of expert 0 q8_0");

@@ -1,5 +1,5 @@
 /* test_cuda_route.c: the CUDA backend's router against the CPU's: the same experts, weights to a millionth; ties, infinities,
- * NaN, groups, up to 1024 experts. See cuda_pair.h for what a run without a device says. */
+ * NaN, groups, up to 1024 experts. Without a device: need_device.h. */
 #include "cuda_pair.h"
 
 enum { MAX_ROW = 40 };
