@@ -106,7 +106,7 @@ struct mote_rope {
 
 /* Self-attention of the step's rows (begin): per-head RMS norm of q and k where weights are given, rotation,
  * k and v into the caches of each row's sequence at layer `layer`, softmax(scale q.k) v over the sequence's
- * keys so far. q [n_row][n_head * head_dim] and k [n_row][n_head_kv * head_dim] are changed in place; v
+ * keys so far. q [n_row][n_head * head_dim] and k [n_row][n_head_kv * head_dim] may be changed in place; v
  * [n_row][n_head_kv * head_dim] is read; out [n_row][n_head * head_dim] may be q. Query head h reads head h /
  * (n_head / n_head_kv). */
 struct mote_attention {
