@@ -216,9 +216,9 @@ struct attend_run {
     float *head_y;
 };
 
-/* Rows [from[s], to[s]) of every span: the whole of it, or a chunk. Results of those rows to out, q, k. */
+/* Rows [from[s], to[s]) of every span: the whole of it, or a chunk. Results of those rows to out. */
 static void run_rows(const struct attend_run *r, struct buffers *b, const int32_t *from, const int32_t *to,
-                     float *out, float *q)
+                     float *out)
 {
     const struct mote_backend_ops *ops = b->backend->ops;
     const struct heads *h = r->h;
@@ -272,14 +272,13 @@ static void run_rows(const struct attend_run *r, struct buffers *b, const int32_
         must(ops->linear(b->backend, &linear));
     }
     get_floats(b->backend, out, job.out, row * width);
-    if (q) get_floats(b->backend, q, b->q, row * width);
 }
 
-static void run_whole(const struct attend_run *r, struct buffers *b, float *out, float *q)
+static void run_whole(const struct attend_run *r, struct buffers *b, float *out)
 {
     int32_t from[MAX_SPAN] = {0}, to[MAX_SPAN];
     for (int32_t s = 0; s < r->n_span; s++) to[s] = r->step->span[s].n_row;
-    run_rows(r, b, from, to, out, q);
+    run_rows(r, b, from, to, out);
 }
 
 /* ---- the check ---- */
@@ -334,24 +333,15 @@ static void check_step(struct check *c, const struct step_case *step, enum mote_
     c->in.k = new_normals(&rng, run.n_row * kv_width);
     c->in.v = new_normals(&rng, run.n_row * kv_width);
     float *want = new_floats(run.n_row * width), *got = new_floats(run.n_row * width),
-          *again = new_floats(run.n_row * width), *q_want = new_floats(run.n_row * width),
-          *q_got = new_floats(run.n_row * width);
-    run_whole(&run, &c->on[0], want, in_place ? NULL : q_want);
+          *again = new_floats(run.n_row * width);
+    run_whole(&run, &c->on[0], want);
     run.which = 1;
     run.head = &c->head, run.head_y = c->head_y;
-    run_whole(&run, &c->on[1], got, in_place ? NULL : q_got);
+    run_whole(&run, &c->on[1], got);
     float *y = new_floats(2 * run.n_row * OUT_ROWS);
     get_floats(c->pair->cuda, y, c->head_y, run.n_row * OUT_ROWS);
     double *want64 = widened(want, run.n_row * width);
     expect_close(c, type, what, got, want64, run.n_row, is_many);
-    int is_single = 1;
-    for (int32_t i = 0; i < run.n_span; i++) is_single &= step->span[i].n_row == 1;
-    if (!in_place && !is_single) { /* queries are left turned; those of single rows may be turned on the way */
-        double *q64 = widened(q_want, run.n_row * width);
-        double error = error_against(q_got, q64, run.n_row * width, norm64(q64, run.n_row * width));
-        if (!(error <= 2e-5)) report_failure(c->report, "attend %s: queries differ by %.2e", what, error);
-        free(q64);
-    }
     for (int32_t s = 0; s < run.n_span; s++)
         check_cache(c->pair, h, &cache[s], step->span[s].n_past, step->span[s].n_row, what, c->report);
 
@@ -371,7 +361,7 @@ static void check_step(struct check *c, const struct step_case *step, enum mote_
                        what);
 
     run.head = NULL;
-    run_whole(&run, &c->on[1], again, NULL);
+    run_whole(&run, &c->on[1], again);
     if (memcmp(got, again, (size_t)(run.n_row * width) * sizeof *got))
         report_failure(c->report, "attend %s: another run gives other bits", what);
 
@@ -379,15 +369,15 @@ static void check_step(struct check *c, const struct step_case *step, enum mote_
         int32_t cut[] = {run.n_row / 2, 13, run.n_row - 1};
         for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
             int32_t zero = 0;
-            run_rows(&run, &c->on[1], &zero, &cut[i], again, NULL);
-            run_rows(&run, &c->on[1], &cut[i], &run.n_row, again + cut[i] * width, NULL);
+            run_rows(&run, &c->on[1], &zero, &cut[i], again);
+            run_rows(&run, &c->on[1], &cut[i], &run.n_row, again + cut[i] * width);
             snprintf(what, sizeof what, "%s cut at %d, %s", step->what, cut[i], type_name[type]);
             expect_close(c, type, what, again, want64, run.n_row, 1);
         }
     }
     for (int32_t s = 0; s < run.n_span; s++) cache_free(c->pair, &cache[s]);
     free(c->in.q), free(c->in.k), free(c->in.v);
-    free(want), free(got), free(again), free(q_want), free(q_got), free(y), free(want64);
+    free(want), free(got), free(again), free(y), free(want64);
 }
 
 static struct mote_backend *open_shape(const struct heads *h, struct mote_weight *head)
