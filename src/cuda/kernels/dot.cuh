@@ -26,7 +26,7 @@ template <class A> struct Same<A, A> {
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // Warps that share the columns of a tile; about four units each.
-constexpr int up_split(int units) { return units >= 16 ? 4 : units >= 8 ? 2 : 1; }
+constexpr int up_split(int units) { return units >= 32 ? 4 : units >= 8 ? 2 : 1; }
 constexpr int down_split(int units) { return units >= 4 ? 2 : 1; }
 
 // One warp: acc[r][0] and [1] += rows g and g + 8 of the tile times rows x_row[0..n) of the activations, over units
@@ -36,9 +36,10 @@ constexpr int down_split(int units) { return units >= 4 ? 2 : 1; }
 template <class T, int ROWS, int STEP> struct Dot {
     static constexpr int COUNT = (T::UNITS + STEP - 1) / STEP;
     static constexpr bool EVEN = T::UNITS % STEP == 0;
-    static constexpr int DEPTH = smaller(COUNT, sizeof(typename T::Raw) > 48 ? 1 : sizeof(typename T::Raw) > 28 ? 2 : 4);
+    static constexpr int RAW = sizeof(typename T::Raw); // more rows leave fewer registers for weights on their way
+    static constexpr int DEPTH = smaller(COUNT, (RAW > 48 ? 1 : RAW > 28 ? 2 : 4) / (ROWS > 2 && RAW <= 48 ? 2 : 1));
     static constexpr int TURNS = (COUNT + DEPTH - 1) / DEPTH;
-    static constexpr int UNROLL = COUNT <= 8 ? TURNS : 1;
+    static constexpr int UNROLL = COUNT > 8 || ROWS > 1 ? 1 : T::SUBS > 1 ? smaller(TURNS, 2) : TURNS;
     typename T::Raw ring[DEPTH];
 
     static __device__ __forceinline__ int unit_of(int first, int i)
@@ -136,25 +137,27 @@ template <class T, int ROWS, int STEP> struct Dot {
     }
 };
 
-// One row of activations in shared memory, for a block whose warps all read it.
-template <int UNITS> struct SharedRow {
-    uint4 q[UNITS * 16], scale[UNITS], sum[UNITS * 2];
+// Rows of activations in shared memory, for a block whose warps all read them.
+template <int UNITS, int ROWS> struct SharedRows {
+    uint4 q[ROWS][UNITS * 16], scale[ROWS][UNITS], sum[ROWS][UNITS * 2];
 
-    // Block-wide, before a __syncthreads.
-    __device__ __forceinline__ void take(const mote_step_act &x, int row)
+    // Row `row` becomes row r. Block-wide, before a __syncthreads.
+    __device__ __forceinline__ void take(int r, const mote_step_act &x, int row)
     {
         const uint4 *from_q = (const uint4 *)(x.q + (size_t)row * UNITS * 256);
         const uint4 *from_scale = (const uint4 *)(x.scale + (size_t)row * UNITS * 4);
         const uint4 *from_sum = (const uint4 *)(x.sum + (size_t)row * UNITS * 8);
-        for (int i = threadIdx.x; i < UNITS * 16; i += blockDim.x) q[i] = from_q[i];
-        for (int i = blockDim.x - 1 - threadIdx.x; i < UNITS * 3; i += blockDim.x)
-            if (i < UNITS) scale[i] = from_scale[i];
-            else sum[i - UNITS] = from_sum[i - UNITS];
+#pragma unroll 1
+        for (int i = threadIdx.x; i < UNITS * 19; i += blockDim.x) {
+            if (i < UNITS * 16) q[r][i] = from_q[i];
+            else if (i < UNITS * 17) scale[r][i - UNITS * 16] = from_scale[i - UNITS * 16];
+            else sum[r][i - UNITS * 17] = from_sum[i - UNITS * 17];
+        }
     }
     __device__ __forceinline__ mote_step_act view() { return {(signed char *)q, (float *)scale, (int *)sum}; }
 };
 
-// Sum over the four lanes of a row, into out[row of the tile][r]; out rows have stride ROWS.
+// Sum over the four lanes of a row, into out[r][row of the tile].
 template <int ROWS> __device__ __forceinline__ void reduce_lanes(float acc[ROWS][2], int lane, float *out)
 {
 #pragma unroll
@@ -164,7 +167,7 @@ template <int ROWS> __device__ __forceinline__ void reduce_lanes(float acc[ROWS]
             float v = acc[r][h];
             v += __shfl_xor_sync(~0u, v, 1);
             v += __shfl_xor_sync(~0u, v, 2);
-            if ((lane & 3) == 0) out[((lane >> 2) + 8 * h) * ROWS + r] = v;
+            if ((lane & 3) == 0) out[r * 16 + (lane >> 2) + 8 * h] = v;
         }
 }
 

@@ -87,13 +87,13 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     Dot<T, ROWS, LINEAR_WARPS> dot;
     dot.start(record, warp, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
-    __shared__ SharedRow<ROWS == 1 && !NORM ? T::UNITS : 1> shared_row;
+    __shared__ SharedRows<ROWS == 1 && !NORM ? T::UNITS : 1, 1> shared_row;
     chain_launch();
     mote_step_act x = act;
     if constexpr (NORM) x = norm_row(normed, act);
     else chain_wait();
     if constexpr (ROWS == 1 && !NORM) { // the one row there is
-        shared_row.take(act, 0);
+        shared_row.take(0, act, 0);
         x = shared_row.view();
     }
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
@@ -110,7 +110,7 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
             if (base + r >= n_x || w >= out.n_row) continue;
             float sum = 0;
 #pragma unroll
-            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[k][(i % 16) * ROWS + r];
+            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[k][r * 16 + i % 16];
             if (out.bias) sum += out.bias[w];
             long at = (base + r) * out.y_stride + w;
             out.y[at] = out.residual ? out.residual[at] + sum : sum;

@@ -71,11 +71,11 @@ template <int ROWS> __device__ __forceinline__ int next_pairs(const int *ids, in
 // A block makes 32 values of h: two tiles x {gate, up} x SPLIT warps.
 constexpr int SPLIT = up_split(Gate::UNITS);
 constexpr int UP_THREADS = 4 * SPLIT * 32;
-constexpr int UP_BLOCKS = Gate::SUBS * Up::SUBS > 1 ? 1 : 1024 / UP_THREADS; // on a multiprocessor: 64 registers
+constexpr int UP_BLOCKS = (Gate::SUBS * Up::SUBS > 1 ? 512 : 768) / UP_THREADS; // on a multiprocessor: 128 or 80 registers
 constexpr bool SAME = Same<Gate, Up>::value;
 
 template <int ROWS> struct UpParts {
-    float part[2][2][SPLIT][16 * ROWS]; // [tile][gate, up][split][row of the tile][r]
+    float part[2][2][SPLIT][ROWS * 16]; // [tile][gate, up][split][r][row of the tile]
 
     // h of row `lane` of the block's 32, for row r: the same order of sums wherever it is made.
     __device__ __forceinline__ float hidden(int lane, int r) const
@@ -83,8 +83,8 @@ template <int ROWS> struct UpParts {
         float g = 0, u = 0;
 #pragma unroll
         for (int k = 0; k < SPLIT; k++) {
-            g += part[lane / 16][0][k][lane % 16 * ROWS + r];
-            u += part[lane / 16][1][k][lane % 16 * ROWS + r];
+            g += part[lane / 16][0][k][r * 16 + lane % 16];
+            u += part[lane / 16][1][k][r * 16 + lane % 16];
         }
         return swiglu(g, u);
     }
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
                 const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
 {
     __shared__ UpParts<1> parts;
-    __shared__ SharedRow<Gate::UNITS> row;
+    __shared__ SharedRows<Gate::UNITS, 1> row;
     __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
     __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
@@ -112,20 +112,20 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     float acc[1][2] = {};
     int zero[1] = {0};
     if (!there) {
-        row.take(x, 0);
+        row.take(0, x, 0);
         __syncthreads();
     } else if (SAME || side == 0) {
         Dot<Gate, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Gate::BYTES;
         dot.start(record, first, lane);
-        row.take(x, 0);
+        row.take(0, x, 0);
         __syncthreads();
         dot.run(record, first, lane, lut_gate, row.view(), zero, 1, acc);
     } else {
         Dot<Up, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
         dot.start(record, first, lane);
-        row.take(x, 0);
+        row.take(0, x, 0);
         __syncthreads();
         dot.run(record, first, lane, lut_up, row.view(), zero, 1, acc);
     }
@@ -134,13 +134,35 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (warp == 0) quantise32(parts.hidden(lane, 0), h, FF_PAD / 128, pair_base + pair, blockIdx.x);
 }
 
+// A tile times n <= ROWS rows, to part[r][row of the tile].
+template <class T, int ROWS>
+__device__ __forceinline__ void up_rows(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
+                                        const int *row, int n, float *part)
+{
+    Dot<T, ROWS, SPLIT> dot;
+    float acc[ROWS][2] = {};
+    dot.start(record, first, lane);
+    dot.run(record, first, lane, lut, x, row, n, acc);
+    reduce_lanes<ROWS>(acc, lane, part);
+}
+template <class T>
+__device__ __forceinline__ void up_any(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
+                                       const int *row, int n, float *part)
+{
+    if (n == 1) up_rows<T, 1>(record, first, lane, lut, x, row, 1, part);
+    else if (n == 2) up_rows<T, 2>(record, first, lane, lut, x, row, 2, part);
+    else up_rows<T, MANY_ROWS>(record, first, lane, lut, x, row, n, part);
+}
+
 // Grid: (FF_PAD / 32, n_pair). Block (f, p) works when p is the first pair of its expert, for all of that expert's rows.
-extern "C" __global__ void __launch_bounds__(UP_THREADS)
-    gate_up_many(const u64 *slot, int n_expert, const int *ids_in, const __grid_constant__ mote_step_act x, int n_pair,
+extern "C" __global__ void __launch_bounds__(UP_THREADS, 512 / UP_THREADS)
+    gate_up_many(const u64 *slot, int n_expert, const int *ids_in, const __grid_constant__ mote_step_act x_in, int n_pair,
                  int n_used, const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
 {
-    __shared__ int ids[MAX_PAIRS];
+    constexpr bool STAGED = Gate::UNITS * 304 * MANY_ROWS <= 24576;
+    __shared__ int ids[MAX_PAIRS], member[MANY_ROWS]; // member: pairs of this turn
     __shared__ UpParts<MANY_ROWS> parts;
+    __shared__ SharedRows<STAGED ? Gate::UNITS : 1, STAGED ? MANY_ROWS : 1> rows;
     __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
     __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.y;
@@ -155,34 +177,33 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS)
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
     const u8 *matrix = (const u8 *)slot[expert * 3 + side];
     bool there = ff_tile < (N_FF + 15) / 16;
-    if (Gate::LUT_WORDS || Up::LUT_WORDS) __syncthreads();
     for (int from = me;;) {
         int pair[MANY_ROWS], row[MANY_ROWS];
         int n = next_pairs<MANY_ROWS>(ids, n_pair, expert, from, pair);
         if (n == 0) break;
+        mote_step_act x = x_in;
 #pragma unroll
-        for (int r = 0; r < MANY_ROWS; r++) row[r] = r < n ? pair[r] / n_used : 0;
-        float acc[MANY_ROWS][2] = {};
-        if (there && (SAME || side == 0)) {
-            Dot<Gate, MANY_ROWS, SPLIT> dot;
-            const u8 *record = matrix + (size_t)ff_tile * Gate::BYTES;
-            dot.start(record, first, lane);
-            dot.run(record, first, lane, lut_gate, x, row, n, acc);
-        } else if (there) {
-            Dot<Up, MANY_ROWS, SPLIT> dot;
-            const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
-            dot.start(record, first, lane);
-            dot.run(record, first, lane, lut_up, x, row, n, acc);
+        for (int r = 0; r < MANY_ROWS; r++) {
+            row[r] = r < n ? pair[r] / n_used : 0;
+            if (threadIdx.x == 0) member[r] = pair[r];
+            if (STAGED) {
+                if (r < n) rows.take(r, x_in, row[r]);
+                row[r] = r;
+            }
         }
-        reduce_lanes<MANY_ROWS>(acc, lane, parts.part[tile][side][first]);
+        if constexpr (STAGED) x = rows.view();
         __syncthreads();
-        for (int r = warp; r < n; r += blockDim.x / 32) {
-            int p = pair[0];
-#pragma unroll
-            for (int i = 1; i < MANY_ROWS; i++)
-                if (r == i) p = pair[i];
-            quantise32(parts.hidden(lane, r), h, FF_PAD / 128, pair_base + p, blockIdx.x);
+        float *part = parts.part[tile][side][first];
+        if (!there) {
+            for (int i = lane; i < n * 16; i += 32) part[i] = 0;
+        } else if (SAME || side == 0) {
+            up_any<Gate>(matrix + (size_t)ff_tile * Gate::BYTES, first, lane, lut_gate, x, row, n, part);
+        } else {
+            up_any<Up>(matrix + (size_t)ff_tile * Up::BYTES, first, lane, lut_up, x, row, n, part);
         }
+        __syncthreads();
+        for (int r = warp; r < n; r += blockDim.x / 32)
+            quantise32(parts.hidden(lane, r), h, FF_PAD / 128, pair_base + member[r], blockIdx.x);
         __syncthreads();
     }
 }
@@ -251,7 +272,21 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
     sum_pairs(part, weights, squash, 1, n_used, residual, y, d_model);
 }
 
-extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32)
+// A tile times n <= ROWS rows of h, to part[pair][16].
+template <int ROWS>
+__device__ __forceinline__ void down_rows(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &h,
+                                          const int *row, int n, const int *pair, float *part)
+{
+    Dot<Down, ROWS, DOWN_SPLIT> dot;
+    float acc[ROWS][2] = {};
+    dot.start(record, first, lane);
+    dot.run(record, first, lane, lut, h, row, n, acc);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (r < n) reduce_lanes<1>(&acc[r], lane, part + pair[r] * 16);
+}
+
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
     down_many(const u64 *slot, int n_expert, const int *ids_in, const float *weights, int squash,
               const __grid_constant__ mote_step_act h, int n_row, int n_used, int pair_base, const float *residual, float *y,
               int d_model, mote_step_fault *fault)
@@ -290,13 +325,10 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32)
             if (n == 0) break;
 #pragma unroll
             for (int r = 0; r < MANY_ROWS; r++) row[r] = r < n ? pair_base + pair[r] : 0;
-            float acc[MANY_ROWS][2] = {};
-            Dot<Down, MANY_ROWS, DOWN_SPLIT> dot;
-            dot.start(record, first, lane);
-            dot.run(record, first, lane, lut, h, row, n, acc);
-#pragma unroll
-            for (int r = 0; r < MANY_ROWS; r++)
-                if (r < n) reduce_lanes<1>(&acc[r], lane, part + (first * n_pair + pair[r]) * 16);
+            float *to = part + (size_t)first * n_pair * 16;
+            if (n == 1) down_rows<1>(record, first, lane, lut, h, row, 1, pair, to);
+            else if (n == 2) down_rows<2>(record, first, lane, lut, h, row, 2, pair, to);
+            else down_rows<MANY_ROWS>(record, first, lane, lut, h, row, n, pair, to);
         }
     }
     __syncthreads();
