@@ -67,6 +67,12 @@ static u32 fma_bf16x2(u32 a, u32 b, u32 c)
     return pack(half[0], half[1]);
 }
 
+template <int WHICH> static u32 both_halves(u32 pair_of)
+{
+    u16 half = (u16)(pair_of >> 16 * WHICH);
+    return pack(half, half);
+}
+
 #include "cuda/kernels/prefill_half.cuh"
 
 static struct mote_rng rng;

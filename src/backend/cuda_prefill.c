@@ -167,11 +167,11 @@ static unsigned ceil_div(int64_t a, int64_t b)
     return (unsigned)((a + b - 1) / b);
 }
 
-/* As prefill_loop.cuh cuts it: four stages of `width` tokens, their scales, tables of the kinds. */
+/* As prefill_loop.cuh cuts it: four stages of `width` tokens, their scales and starts, tables of the kinds. */
 static size_t shared_bytes(int width, const struct mote_tile_kind *a, const struct mote_tile_kind *b)
 {
     enum { STAGES = 4, TABLE = (256 * 16 + 4) * 4 }; /* LUT_WORDS of tile.cuh */
-    size_t bytes = (size_t)width * (STAGES * UNIT * sizeof(uint16_t) + sizeof(float));
+    size_t bytes = (size_t)width * (STAGES * UNIT * sizeof(uint16_t) + sizeof(float) + sizeof(uint32_t));
     const struct mote_tile_kind *kind[] = {a, b && !mote_tile_kind_same(a, b) ? b : NULL};
     for (int i = 0; i < 2; i++)
         if (kind[i] && (kind[i]->code == MOTE_CODE_IQ2XXS || kind[i]->code == MOTE_CODE_IQ3XXS))

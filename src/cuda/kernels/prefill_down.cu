@@ -40,7 +40,7 @@ template <int WIDTH> MOTE_FN void down_piece(const Down &job)
     else down<WIDTH>(job, piece);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) prefill_down_64(const __grid_constant__ Down job)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<Tile<W0, COLS>>) prefill_down_64(const __grid_constant__ Down job)
 {
     down_piece<64>(job);
 }

@@ -69,7 +69,8 @@ template <int WIDTH> MOTE_FN void gate_up_piece(const GateUp &job)
     else gate_up<WIDTH>(job, piece);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) prefill_gate_up_64(const __grid_constant__ GateUp job)
+extern "C" __global__ void __launch_bounds__(THREADS, smaller(BLOCKS<Tile<W0, COLS>>, BLOCKS<Tile<W1, COLS>>))
+    prefill_gate_up_64(const __grid_constant__ GateUp job)
 {
     gate_up_piece<64>(job);
 }

@@ -53,6 +53,14 @@ MOTE_FN u32 fma_bf16x2(u32 a, u32 b, u32 c)
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
+// The low (0) or high (1) half in both places: a modifier of the operand, not an instruction.
+template <int WHICH> MOTE_FN u32 both_halves(u32 pair)
+{
+    u32 d;
+    if (WHICH) asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(d) : "r"(pair));
+    else asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(d) : "r"(pair));
+    return d;
+}
 #endif
 
 MOTE_FN constexpr u32 twice(u32 half) { return half << 16 | half; }
@@ -74,7 +82,7 @@ template <class T, int BF16> struct Operand {
     {
         MOTE_UNROLL
         for (int r = 0; r < 2; r++) {
-            u32 pick = r ? 0x3232 : 0x1010, s = prmt(scale, scale, pick), m = T::HAS_MIN ? prmt(min, min, pick) : 0;
+            u32 s = r ? both_halves<1>(scale) : both_halves<0>(scale), m = r ? both_halves<1>(min) : both_halves<0>(min);
             MOTE_UNROLL
             for (int i = 0; i < 2; i++) {
                 a[i][r] = two(code[2 * i + r], 0x4140, s, m);
@@ -92,9 +100,9 @@ template <class T, int BF16> struct Operand {
             v = fma_bf16x2(v, twice(0x3F80), twice(0xC340)); // - 192
             return fma_bf16x2(v, scale, twice(0x8000));
         } else { // 1024 + (128 + code): 1024 .. 2047 count by one
-            constexpr u32 LIFT = T::CODE_MIN < 0 ? 128 : 0;
+            constexpr int LIFT = T::CODE_MIN < 0 ? 128 : 0;
             u32 v = prmt(LIFT ? bytes ^ 0x80808080 : bytes, 0x64646464, pick);
-            v = add_half2(v, twice(0x8000 | (0x6400 + LIFT + T::ZERO)));
+            v = add_half2(v, twice(0x8000u | (u32)(0x6400 + LIFT + T::ZERO)));
             if constexpr (BF16) {
                 float s = bf16_to_float(scale & 0xFFFF), m = T::HAS_MIN ? bf16_to_float(min & 0xFFFF) : 0;
                 return pack_bf16x2(half_to_float(v & 0xFFFF) * s + m, half_to_float(v >> 16) * s + m);

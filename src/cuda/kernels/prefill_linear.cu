@@ -45,7 +45,7 @@ template <int TILES, int N> MOTE_FN void linear(const Linear &job)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) prefill_linear_256x64(const __grid_constant__ Linear job)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<Tile<W0, COLS>>) prefill_linear_256x64(const __grid_constant__ Linear job)
 {
     linear<2, 64>(job);
 }

@@ -5,7 +5,8 @@
 // device memory to registers one unit ahead, become half precision there and are multiplied from there. So a weight is
 // unpacked once per N tokens and never written anywhere.
 //
-// Shared memory (all dynamic): [STAGES] stages, the tokens' scales, tables of both kinds (PREFILL_SHARED on the host).
+// Shared memory (all dynamic): [STAGES] stages, the tokens' scales and starts, tables of the kinds
+// (shared_bytes of cuda_prefill.c).
 #ifndef PREFILL_LOOP_CUH
 #define PREFILL_LOOP_CUH
 #include "tile.cuh"
@@ -21,39 +22,41 @@
 constexpr int THREADS = 256, STAGES = 4, AHEAD = STAGES - 2;
 constexpr int KP = (COLS + 127) / 128 * 128; // columns of a row of activations: halves
 
+// Blocks of 64 tokens that a processor's registers hold, unspilled.
+template <class T> constexpr int BLOCKS = PREFILL_WGMMA && T::WORDS0 + T::WORDS1 < 12 && !(T::LUT_WORDS && T::WORDS1) ? 2 : 1;
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
 extern __shared__ __align__(1024) u8 shared[];
 
 template <int N> MOTE_FN float *shared_scale() { return (float *)(shared + STAGES * N * 256); }
-template <int N> MOTE_FN u32 *shared_lut() { return (u32 *)(shared_scale<N>() + N); }
+template <int N> MOTE_FN u32 *shared_from() { return (u32 *)(shared_scale<N>() + N); } // in chunks of 16 bytes
+template <int N> MOTE_FN u32 *shared_lut() { return shared_from<N>() + N; }
 
 template <class A, class B> constexpr bool SAME = false;
 template <class A> constexpr bool SAME<A, A> = true;
 
-// A block's tokens on their way to shared memory. Thread: chunk tid % 16 of rows tid / 16, + 16, ..
+// A block's tokens on their way to shared memory. Thread: chunk tid % 16 of rows tid / 16, + 16, .. Where rows start is
+// kept in shared memory, not in registers.
 template <int N> struct Ring {
     const u8 *x;
-    u32 from[N / 16]; // in chunks
-    u32 to;
 
     // Tokens are rows row_of[first ..] (or first ..) of x; past the count the last one again.
     MOTE_FN void start(const u16 *rows, const int *row_of, int first, int count)
     {
-        int chunk = threadIdx.x % 16, r = threadIdx.x / 16;
-        x = (const u8 *)rows;
-        to = shared_address(shared) + stage_place<N>(r, chunk);
-#pragma unroll
-        for (int i = 0; i < N / 16; i++) {
-            int at = first + min(r + 16 * i, count - 1);
-            from[i] = (u32)(row_of ? row_of[at] : at) * (KP / 8) + chunk;
+        x = (const u8 *)rows + threadIdx.x % 16 * 16;
+        for (int j = threadIdx.x; j < N; j += THREADS) {
+            int at = first + min(j, count - 1);
+            shared_from<N>()[j] = (u32)(row_of ? row_of[at] : at) * (KP / 8);
         }
+        __syncthreads();
     }
     MOTE_FN void fill(int unit) const
     {
-        u32 stage = to + unit % STAGES * (N * 256);
+        u32 r = threadIdx.x / 16, to = shared_address(shared) + unit % STAGES * (N * 256) + stage_place<N>(r, threadIdx.x % 16);
 #pragma unroll
         for (int i = 0; i < N / 16; i++)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + i * 16 * 128),
-                         "l"(x + (size_t)(from[i] + unit * 16) * 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * 16 * 128),
+                         "l"(x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16)
                          : "memory");
     }
 };
@@ -71,14 +74,15 @@ template <class T> struct Rows {
         T::load(raw, record, 0, lane);
     }
 
-    // acc += this unit's columns; the next unit's weights are asked for as soon as their registers are free.
-    template <int N> MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[4][2][4], u32 stage, int unit, int lane)
+    // acc += this unit's columns; the next unit's weights are asked for on the way.
+    template <int N> MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY<N> + 1][2][4], u32 stage, int unit, int lane)
     {
         u32 code[4][4], scale_pair[T::SUBS], min_pair[T::SUBS];
         float scale[2][T::SUBS], least[2][T::SUBS];
         T::codes(raw, lut, lane, code);
         T::scales(raw, lane, scale, least);
-        T::load(raw, record, min(unit + 1, T::UNITS - 1), lane);
+        int here = lane; // addresses of planes are not worth registers through the loop
+        asm volatile("" : "+r"(here));
 #pragma unroll
         for (int b = 0; b < T::SUBS; b++) {
             scale_pair[b] = Operand<T, X_BF16>::pair(scale[0][b], scale[1][b]);
@@ -87,11 +91,12 @@ template <class T> struct Rows {
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
-            products_wait<PRODUCTS_UNDER_WAY>();
-            Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s]);
+            products_wait<UNDER_WAY<N>>();
+            Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s % (UNDER_WAY<N> + 1)]);
             products_begin();
-            products<N, X_BF16>(acc, a[s], stage, s, lane);
+            products<N, X_BF16>(acc, a[s % (UNDER_WAY<N> + 1)], stage, s, lane);
             products_end();
+            if (s == 2) T::load(raw, record, min(unit + 1, T::UNITS - 1), here); // most registers of this unit are free
         }
     }
 
@@ -130,7 +135,7 @@ MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *rec
     for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int j = 0; j < N / 2; j++) acc[i][j] = 0;
-    u32 a[4][2][4];
+    u32 a[UNDER_WAY<N> + 1][2][4];
 #pragma unroll 1
     for (int unit = 0; unit < T0::UNITS; unit++) {
         copy_wait<AHEAD - 1>();

@@ -4,7 +4,7 @@
 #define PREFILL_MMA_CUH
 #include "prefill_half.cuh"
 
-constexpr int PRODUCTS_UNDER_WAY = 0;
+template <int N> constexpr int UNDER_WAY = 0;
 
 MOTE_FN void products_begin() {}
 MOTE_FN void products_end() {}

@@ -7,7 +7,9 @@
 #define PREFILL_WGMMA_CUH
 #include "prefill_half.cuh"
 
-constexpr int PRODUCTS_UNDER_WAY = 3;
+// Groups that may be under way while the next operands are made: with the registers of 64 tokens two blocks share a
+// processor and fill each other's gaps.
+template <int N> constexpr int UNDER_WAY = N > 64 ? 3 : 1;
 
 MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOTE_FN void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
