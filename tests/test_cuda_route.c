@@ -166,7 +166,7 @@ static void test_choice(void **state)
         bias[e] = (float)((double)mote_rng_below(&rng, 16) / 16 - 1); /* never above 0 */
     int n = quick() ? 4 : N_ROUTING;
     for (int i = 0; i < n && pair.cuda->ops->place_routing; i++)
-        must(pair.cuda->ops->place_routing(pair.cuda, &routings[i]));
+        must(pair.cuda->ops->place_routing(pair.cuda, &routings[i], NULL));
     make_ready(pair.cuda);
     for (int i = 0; i < n; i++)
         for (int look = 0; look < LOOKS; look++)
@@ -194,7 +194,7 @@ static void test_nan(void **state)
     static float logits[MAX_ROW * 60];
     static struct result out, want;
     mote_rng_seed(&rng, 52);
-    if (pair.cuda->ops->place_routing) must(pair.cuda->ops->place_routing(pair.cuda, r));
+    if (pair.cuda->ops->place_routing) must(pair.cuda->ops->place_routing(pair.cuda, r, NULL));
     make_ready(pair.cuda);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         char text[32];
@@ -219,11 +219,11 @@ static void test_refusals(void **state)
     need_device();
     struct mote_backend *cuda = open_backend(&mote_backend_cuda, &limits, NULL, 0);
     struct mote_routing bad = {.n_expert = 256, .n_used = 33, .n_group = 8, .n_group_used = 1, .scale = 1};
-    must_fail(cuda->ops->place_routing(cuda, &bad), MOTE_ARGUMENT, "33");
+    must_fail(cuda->ops->place_routing(cuda, &bad, NULL), MOTE_ARGUMENT, "33");
     bad.n_used = 8, bad.n_group = 7;
-    must_fail(cuda->ops->place_routing(cuda, &bad), MOTE_ARGUMENT, "256");
+    must_fail(cuda->ops->place_routing(cuda, &bad, NULL), MOTE_ARGUMENT, "256");
     bad.n_group = 1, bad.n_expert = MOTE_MAX_EXPERTS + 1;
-    must_fail(cuda->ops->place_routing(cuda, &bad), MOTE_ARGUMENT, "1025");
+    must_fail(cuda->ops->place_routing(cuda, &bad, NULL), MOTE_ARGUMENT, "1025");
     cuda->ops->destroy(cuda);
 }
 

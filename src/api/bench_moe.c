@@ -191,8 +191,8 @@ static mote_status route(struct moe_bench *bench, const struct moe_layer *layer,
                                  .x = x,
                                  .n_out = 1,
                                  .out = {{&layer->router, bench->logits, bench->shape.n_expert, NULL}}};
-    TRY(ops->linear(bench->backend, &linear));
     struct mote_route choice = {.routing = &bench->routing,
+                                .router = &linear,
                                 .n_row = bench->n_x,
                                 .logits = bench->logits,
                                 .ids = bench->ids,
@@ -338,7 +338,7 @@ static mote_status make_backend(struct moe_bench *bench)
         TRY(ops->place(bench->backend, &bench->layer[l].router));
         TRY(ops->place_experts(bench->backend, &bench->layer[l].experts));
     }
-    if (ops->place_routing) TRY(ops->place_routing(bench->backend, &bench->routing));
+    if (ops->place_routing) TRY(ops->place_routing(bench->backend, &bench->routing, &bench->layer[0].router));
     return ops->ready ? ops->ready(bench->backend) : MOTE_OK;
 }
 

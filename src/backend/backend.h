@@ -143,6 +143,9 @@ enum { MOTE_MAX_EXPERTS = 1024 };
 struct mote_route {
     const struct mote_routing *routing;
     int32_t layer; /* for messages */
+    /* The products that make the logits (out[0], whose y is `logits`) and whatever reads the same input; done first.
+     * NULL: the logits are there. */
+    const struct mote_linear *router;
     int64_t n_row;
     const float *logits; /* [n_row][n_expert] */
     int32_t *ids;        /* [n_row][n_used] */
@@ -204,8 +207,10 @@ struct mote_backend_ops {
     mote_status (*place)(struct mote_backend *backend, struct mote_weight *weight);
     mote_status (*place_experts)(struct mote_backend *backend, struct mote_expert_set *set);
     void (*unplace)(struct mote_backend *backend, void *placed); /* NULL is fine */
-    /* A router that steps will use; before ready. NULL: nothing to do. */
-    mote_status (*place_routing)(struct mote_backend *backend, const struct mote_routing *routing);
+    /* A router that steps will use, with its placed weights (NULL: logits come from elsewhere); before ready. NULL:
+     * nothing to do. */
+    mote_status (*place_routing)(struct mote_backend *backend, const struct mote_routing *routing,
+                                 const struct mote_weight *router);
     /* All weights are placed: compile what they need. NULL: nothing to do. */
     mote_status (*ready)(struct mote_backend *backend);
 

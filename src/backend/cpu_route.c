@@ -123,6 +123,7 @@ mote_status mote_cpu_route(struct mote_backend *backend, const struct mote_route
                 r->n_group_used > r->n_group || r->n_group_used * (r->n_expert / r->n_group) < r->n_used,
             MOTE_ARGUMENT, "router: %d of %d groups do not hold %d of %d experts", r->n_group_used,
             r->n_group, r->n_used, r->n_expert);
+    if (job->router) TRY(mote_cpu_linear(backend, job->router));
     struct route_step step = {.job = job, .bad = INT64_MAX};
     mote_chunks_init(&step.rows, job->n_row, 8);
     if (job->n_row <= 8) route_rows(&step, 0, 1);

@@ -19,6 +19,7 @@ struct cuda_scratch {
     size_t down_q, down_scale, down_sum; /* [max_pair + max_row][widest n_ff] */
     size_t gate, up, product;            /* f32, unfused and plain: [max_pair][n_ff], .., [max_pair][d_model] */
     size_t hidden;                       /* f32 [max_pair][n_ff]: plain experts */
+    size_t ticket;                       /* i32 [max_row] */
     size_t attend, prefill;
     size_t bytes;
 };
@@ -64,6 +65,7 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
          take(&total, &at->up, larger(pair, n), (size_t)ff * sizeof(float)) &&
          take(&total, &at->hidden, larger(pair, n), (size_t)ff * sizeof(float)) &&
          take(&total, &at->product, larger(pair, n), (size_t)l->d_model * sizeof(float)) &&
+         take(&total, &at->ticket, n, sizeof(int32_t)) &&
          take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
          take(&total, &at->prefill, 1, mote_cuda_prefill_scratch(l));
     FAIL_IF(!ok, MOTE_ARGUMENT, "backend: scratch for %lld rows is more than an address space", (long long)n);
@@ -231,6 +233,7 @@ static void op_free(struct mote_backend *backend, void *memory)
 
 static mote_status op_upload(struct mote_backend *backend, void *to, const void *host_from, size_t size)
 {
+    cuda_of(backend)->act_of = NULL; /* it may be what is written */
     return mote_cuda_upload(cuda_of(backend)->cuda, to, host_from, size);
 }
 
@@ -474,6 +477,7 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     cuda->up = (float *)(void *)(m + at.up);
     cuda->hidden = (float *)(void *)(m + at.hidden);
     cuda->product = (float *)(void *)(m + at.product);
+    cuda->ticket = (int32_t *)(void *)(m + at.ticket);
     cuda->attend_scratch = m + at.attend;
     cuda->prefill_scratch = m + at.prefill;
     TRY(mote_cuda_alloc_pinned(cuda->cuda, at.step_bytes, &cuda->host_step));

@@ -141,6 +141,7 @@ struct cuda_backend {
     struct mote_step_act down;           /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
     const float *act_of;                 /* x whose rows `act` holds now; NULL: nothing's */
     float *gate, *up, *hidden, *product; /* unfused and plain experts */
+    int32_t *ticket;                     /* [max_row] of the router; zero between launches */
     void *attend_scratch;                /* mote_cuda_attend_scratch bytes */
     void *prefill_scratch;               /* mote_cuda_prefill_scratch bytes */
     int attend_program, attend_prefill_program, rows_program;
@@ -187,7 +188,8 @@ mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_ex
 void mote_cuda_unplace(struct mote_backend *backend, void *placed);
 mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job);            /* cuda_linear.c */
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);              /* cuda_moe.c */
-mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing);
+mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing,
+                                    const struct mote_weight *router);
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job);
 
 /* ---- attention: cuda_attend.c, kernels/attend.cu ---- */

@@ -1,16 +1,51 @@
 /* cuda_moe.c: the router's choice and the expert block: which kernels make it up for few rows, for many, and one product at
  * a time (`--moe unfused`, plain weights, calibration). */
+#include <stdio.h>
+
 #include "backend/cuda_backend.h"
 
+static const struct cuda_text router_text = {.name = "router.cu", .kernel = {"router"}, .is_hot = 1};
 static const struct cuda_text route_text = {.name = "route.cu", .kernel = {"route"}, .is_hot = 1};
 enum { GATE_UP_ONE, GATE_UP_MANY, DOWN_ONE, DOWN_MANY };
 enum { ROWS_INPUT, ROWS_ACTIVATE, ROWS_COMBINE };
 
 /* ---- router ---- */
 
-mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *r)
+enum { CHOICE = 96 };
+
+static void choice_constants(const struct mote_routing *r, char text[CHOICE])
+{
+    snprintf(text, CHOICE, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d", r->n_expert, r->n_used,
+             (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+}
+
+static mote_status route_program(struct cuda_backend *cuda, const struct mote_routing *r, int *program)
+{
+    char text[CHOICE];
+    choice_constants(r, text);
+    return mote_cuda_program(cuda, &route_text, program, "%s", text);
+}
+
+/* Norms of a row are summed by as many warps everywhere; two share an expert. */
+static int router_warps(int64_t d_model)
+{
+    int warps = (int)cuda_linear_warps(d_model);
+    return warps < 2 ? 2 : warps;
+}
+
+static mote_status router_program(struct cuda_backend *cuda, const struct mote_routing *r, const struct cuda_weight *w,
+                                  int *program)
+{
+    char text[CHOICE];
+    choice_constants(r, text);
+    return mote_cuda_program(cuda, &router_text, program, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text, (int)w->kind.item,
+                             (long long)w->n_col, router_warps(w->n_col));
+}
+
+mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *r, const struct mote_weight *router)
 {
     struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_weight *w = router ? router->placed : NULL;
     int program;
     FAIL_IF(r->n_expert < 1 || r->n_expert > MOTE_MAX_EXPERTS || r->n_used < 1 || r->n_used > r->n_expert, MOTE_ARGUMENT,
             "router: %d of %d experts, expected 1 <= used <= experts <= %d", r->n_used, r->n_expert, MOTE_MAX_EXPERTS);
@@ -18,23 +53,82 @@ mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct m
                 r->n_group_used > r->n_group || r->n_group_used * (r->n_expert / r->n_group) < r->n_used,
             MOTE_ARGUMENT, "router: %d of %d groups do not hold %d of %d experts", r->n_group_used, r->n_group, r->n_used,
             r->n_expert);
-    return mote_cuda_program(cuda, &route_text, &program,
-                             "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d", r->n_expert, r->n_used,
-                             (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+    TRY(route_program(cuda, r, &program));
+    return w && w->kind.code == MOTE_CODE_NONE ? router_program(cuda, r, w, &program) : MOTE_OK;
+}
+
+/* As router.cu has it. */
+struct router_job {
+    const float *x, *norm;
+    float *out;
+    const uint8_t *weights, *gate;
+    const float *bias, *choice_bias;
+    float *logits, *gate_logit;
+    int32_t *ids;
+    float *mix;
+    int32_t *ticket;
+    struct mote_step_fault *fault;
+    struct mote_step_act act;
+    size_t row_bytes;
+    float eps, scale;
+    int32_t layer, n_block;
+};
+
+/* Few rows, plain weights: norm, products and choice in one launch. */
+static int fits_router(const struct mote_route *job)
+{
+    const struct mote_linear *linear = job->router;
+    if (!linear || job->n_row > CUDA_DECODE_ROWS || linear->n_out > 2) return 0;
+    const struct cuda_weight *w = linear->out[0].weight->placed, *gate = linear->out[linear->n_out - 1].weight->placed;
+    return w->kind.code == MOTE_CODE_NONE && gate->kind.code == MOTE_CODE_NONE && gate->kind.item == w->kind.item &&
+           (linear->n_out == 1 || (gate->n_row == 1 && !gate->bias)) && linear->norm_out != linear->x &&
+           !linear->out[0].residual && linear->out[0].y == job->logits && linear->out[0].y_stride == w->n_row;
+}
+
+static mote_status run_router(struct cuda_backend *cuda, const struct mote_route *job)
+{
+    const struct mote_linear *linear = job->router;
+    const struct cuda_weight *w = linear->out[0].weight->placed;
+    int program, per_block = router_warps(w->n_col) / 2;
+    TRY(router_program(cuda, job->routing, w, &program));
+    struct router_job router = {.x = linear->x,
+                                .norm = linear->norm,
+                                .out = linear->norm ? linear->norm_out : NULL,
+                                .weights = w->data,
+                                .bias = w->bias,
+                                .choice_bias = job->routing->bias,
+                                .logits = linear->out[0].y,
+                                .ids = job->ids,
+                                .mix = job->weights,
+                                .ticket = cuda->ticket,
+                                .fault = cuda->fault,
+                                .act = cuda->act,
+                                .row_bytes = mote_tile_bytes(&w->kind, w->n_col) / MOTE_TILE_ROWS,
+                                .eps = linear->eps,
+                                .scale = job->routing->scale,
+                                .layer = job->layer};
+    int n_expert = (int)w->n_row;
+    if (linear->n_out == 2) {
+        router.gate = ((const struct cuda_weight *)linear->out[1].weight->placed)->data;
+        router.gate_logit = linear->out[1].y;
+        n_expert++;
+    }
+    router.n_block = (n_expert + per_block - 1) / per_block;
+    cuda->act_of = linear->norm ? linear->norm_out : linear->x;
+    void *args[] = {&router};
+    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block, (unsigned)job->n_row, 1, (unsigned)router_warps(w->n_col) * 32,
+                         0, args);
 }
 
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    const struct mote_routing *r = job->routing;
-    int program;
-    TRY(mote_cuda_program(cuda, &route_text, &program,
-                          "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d", r->n_expert, r->n_used,
-                          (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0));
-    if (!cuda->program[program].module) TRY(backend->ops->ready(backend));
-    int layer = job->layer;
-    float scale = r->scale;
-    void *args[] = {(void *)(uintptr_t)&job->logits, (void *)(uintptr_t)&r->bias, &scale, (void *)(uintptr_t)&job->ids,
+    if (fits_router(job)) return run_router(cuda, job);
+    if (job->router) TRY(mote_cuda_linear(backend, job->router));
+    int program, layer = job->layer;
+    float scale = job->routing->scale;
+    TRY(route_program(cuda, job->routing, &program));
+    void *args[] = {(void *)(uintptr_t)&job->logits, (void *)(uintptr_t)&job->routing->bias, &scale, (void *)(uintptr_t)&job->ids,
                     (void *)(uintptr_t)&job->weights, &layer, &cuda->fault};
     return mote_cuda_run(cuda, program, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
 }
@@ -53,6 +147,14 @@ struct block {
     int n_row;
 };
 
+/* DOWN_WARPS and DOWN_WARPS_MANY of moe_decode.cu. */
+static unsigned down_warps(const struct mote_tile_kind *kind, int n_row)
+{
+    int is_narrow = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_C3 ||
+                    kind->code == MOTE_CODE_T5 || kind->code == MOTE_CODE_IQ2XXS || kind->code == MOTE_CODE_IQ3XXS;
+    return n_row > 1 && is_narrow && kind->sub != 16 ? 24 : 16;
+}
+
 static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
 {
     const struct cuda_experts *e = b->experts;
@@ -66,7 +168,7 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
     void *down[] = {(void *)(uintptr_t)&e->slot, &n_expert, (void *)(uintptr_t)&b->ids, (void *)(uintptr_t)&b->weights, &squash,
                     &cuda->down, &n_row, &n_used, &base, (void *)(uintptr_t)&b->residual, (void *)(uintptr_t)&b->y, &d_model,
                     &cuda->fault};
-    return mote_cuda_run(cuda, e->decode, n_row == 1 ? DOWN_ONE : DOWN_MANY, (unsigned)((e->d_model + 15) / 16), 1, 1, 512,
+    return mote_cuda_run(cuda, e->decode, n_row == 1 ? DOWN_ONE : DOWN_MANY, (unsigned)((e->d_model + 15) / 16), 1, 1, 32 * down_warps(&e->kind[CUDA_DOWN], n_row),
                          (size_t)e->split[CUDA_DOWN] * (size_t)n_pair * 16 * sizeof(float), down);
 }
 

@@ -171,7 +171,7 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
 
     for (int p = 0; p < CUDA_PROJECTIONS; p++) {
         long long n_col = (long long)matrix[p][0].n_col, unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
-        placed->split[p] = p == CUDA_DOWN ? unit >= 4 ? 2 : 1 : unit >= 32 ? 4 : unit >= 8 ? 2 : 1; /* as dot.cuh has it */
+        placed->split[p] = p == CUDA_DOWN ? unit >= 4 ? 2 : 1 : unit >= 16 ? 4 : unit >= 8 ? 2 : 1; /* as dot.cuh has it */
         if (placed->kind[p].code == MOTE_CODE_NONE)
             TRY(mote_cuda_program(cuda, &plain_text, &placed->project[p], "ITEM=%d", (int)placed->kind[p].item));
         else

@@ -289,15 +289,17 @@ static mote_status ffn_block(struct mote_forward *f, int64_t index, int64_t n)
             (struct mote_linear_out){&layer->router, f->router, (int64_t)h->n_expert, NULL};
     if (is_gated)
         router.out[router.n_out++] = (struct mote_linear_out){&layer->shared_gate, f->shared_gate, 1, NULL};
-    TRY(ops->linear(f->backend, &router));
     if (is_moe) {
         struct mote_route route = {.routing = &layer->routing,
+                                   .router = &router,
                                    .layer = (int32_t)index,
                                    .n_row = n,
                                    .logits = f->router,
                                    .ids = f->ids,
                                    .weights = f->weights};
         TRY(ops->route(f->backend, &route));
+    } else {
+        TRY(ops->linear(f->backend, &router));
     }
     TRY(show(f, index, "ffn_norm", f->h, n, h->d_model, is_moe ? n : 0));
     struct mote_moe moe = {

@@ -535,7 +535,7 @@ static mote_status place(struct mote_network *model, struct mote_backend *backen
         TRY(place_set(backend, &layer->experts));
         TRY(place_set(backend, &layer->shared));
         if (layer->experts.n_expert && backend->ops->place_routing)
-            TRY(backend->ops->place_routing(backend, &layer->routing));
+            TRY(backend->ops->place_routing(backend, &layer->routing, &layer->router));
     }
     if (backend->ops->ready) TRY(backend->ops->ready(backend));
     return MOTE_OK;

@@ -13,8 +13,6 @@
 #include "tile.cuh"
 #include "step.h"
 
-// Rows of activations that share one pass over the weights.
-constexpr int MANY_ROWS = 4;
 
 template <class A, class B> struct Same {
     static constexpr bool value = false;
@@ -26,7 +24,7 @@ template <class A> struct Same<A, A> {
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // Warps that share the columns of a tile; about four units each.
-constexpr int up_split(int units) { return units >= 32 ? 4 : units >= 8 ? 2 : 1; }
+constexpr int up_split(int units) { return units >= 16 ? 4 : units >= 8 ? 2 : 1; }
 constexpr int down_split(int units) { return units >= 4 ? 2 : 1; }
 
 // One warp: acc[r][0] and [1] += rows g and g + 8 of the tile times rows x_row[0..n) of the activations, over units
@@ -73,37 +71,21 @@ template <class T, int ROWS, int STEP> struct Dot {
         }
     }
 
-    // Activations of one row and unit, as a lane needs them.
-    struct Row {
-        uint2 q;     // of column lane / 4: sub-block lane / 8, high or low byte
-        int2 sum;    // of sub-block lane % 4, two halves
-        float scale;
-    };
-
     static __device__ __forceinline__ void one(const typename T::Raw &raw, int unit, bool there, int lane, const u32 *lut,
                                                const mote_step_act &x, const int *row_at, int n, float acc[ROWS][2])
     {
-        Row row[ROWS];
-        int own = lane >> 3, t = lane & 3; // the sub-block of this lane's column, of its sums
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (ROWS > 1 && r >= n) break;
-            int at = row_at[r] + unit;
-            row[r].q = *(const uint2 *)(x.q + at * 256 + lane * 8);
-            row[r].scale = x.scale[at * 4 + t];
-            if (T::ZERO || T::HAS_MIN) row[r].sum = *(const int2 *)(x.sum + at * 8 + t * 2);
-            if (!there) row[r].scale = 0;
-        }
         u32 a[4][4];
         float scale[2][T::SUBS], min[2][T::SUBS];
+        int own = lane >> 3, t = lane & 3; // the sub-block of this lane's column, of its sums
         T::codes(raw, lut, lane, a);
         T::scales(raw, lane, scale, min);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (ROWS > 1 && r >= n) break;
-            uint2 b = row[r].q;
-            int2 sum = T::ZERO || T::HAS_MIN ? row[r].sum : make_int2(0, 0);
-            float xs = row[r].scale;
+            int at = row_at[r] + unit;
+            uint2 b = *(const uint2 *)(x.q + at * 256 + lane * 8);
+            float xs = there ? x.scale[at * 4 + t] : 0;
+            int2 sum = T::ZERO || T::HAS_MIN ? *(const int2 *)(x.sum + at * 8 + t * 2) : make_int2(0, 0);
             int c[4] = {0, 0, 0, 0};
             if constexpr (T::SUBS == 1) {
 #pragma unroll

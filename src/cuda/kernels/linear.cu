@@ -4,6 +4,8 @@
 #include "act.cuh"
 #include "dot.cuh"
 
+constexpr int MANY_ROWS = 4; // share a pass over the weights
+
 // Warps that share the columns of a tile.
 constexpr int LINEAR_WARPS = (COLS + 127) / 128 >= 8 ? 8 : (COLS + 127) / 128 >= 4 ? 4 : (COLS + 127) / 128 >= 2 ? 2 : 1;
 

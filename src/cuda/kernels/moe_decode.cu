@@ -14,6 +14,9 @@
 #include "expert.cuh"
 #include "dot.cuh"
 
+// Rows of an expert that share a pass over its weights: few have more in steps of up to 16 rows, and two leave room for
+// 32 warps on a multiprocessor.
+constexpr int MANY_ROWS = 2;
 constexpr int MAX_PAIRS = 1024; // 16 rows x 64 experts
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128;
 using Gate = Tile<GATE, D_MODEL>;
@@ -71,7 +74,7 @@ template <int ROWS> __device__ __forceinline__ int next_pairs(const int *ids, in
 // A block makes 32 values of h: two tiles x {gate, up} x SPLIT warps.
 constexpr int SPLIT = up_split(Gate::UNITS);
 constexpr int UP_THREADS = 4 * SPLIT * 32;
-constexpr int UP_BLOCKS = (Gate::SUBS * Up::SUBS > 1 ? 512 : 768) / UP_THREADS; // on a multiprocessor: 128 or 80 registers
+constexpr int UP_BLOCKS = (Gate::SUBS * Up::SUBS > 1 ? 512 : 1024) / UP_THREADS;
 constexpr bool SAME = Same<Gate, Up>::value;
 
 template <int ROWS> struct UpParts {
@@ -150,12 +153,11 @@ __device__ __forceinline__ void up_any(const u8 *record, int first, int lane, co
                                        const int *row, int n, float *part)
 {
     if (n == 1) up_rows<T, 1>(record, first, lane, lut, x, row, 1, part);
-    else if (n == 2) up_rows<T, 2>(record, first, lane, lut, x, row, 2, part);
     else up_rows<T, MANY_ROWS>(record, first, lane, lut, x, row, n, part);
 }
 
 // Grid: (FF_PAD / 32, n_pair). Block (f, p) works when p is the first pair of its expert, for all of that expert's rows.
-extern "C" __global__ void __launch_bounds__(UP_THREADS, 512 / UP_THREADS)
+extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     gate_up_many(const u64 *slot, int n_expert, const int *ids_in, const __grid_constant__ mote_step_act x_in, int n_pair,
                  int n_used, const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
 {
@@ -213,6 +215,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, 512 / UP_THREADS)
 // A block makes 16 columns of y for all rows. Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16].
 constexpr int DOWN_SPLIT = down_split(Down::UNITS);
 constexpr int DOWN_WARPS = 16;
+constexpr int DOWN_WARPS_MANY = Down::SUBS == 1 && Down::WORDS0 + Down::WORDS1 < 8 ? 24 : 16; // what registers allow
 
 // y[row][d] = residual + sum over slots, rising, of weight * product.
 __device__ __forceinline__ void sum_pairs(const float *part, const float *weights, int squash, int n_row, int n_used,
@@ -286,7 +289,7 @@ __device__ __forceinline__ void down_rows(const u8 *record, int first, int lane,
         if (r < n) reduce_lanes<1>(&acc[r], lane, part + pair[r] * 16);
 }
 
-extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
+extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
     down_many(const u64 *slot, int n_expert, const int *ids_in, const float *weights, int squash,
               const __grid_constant__ mote_step_act h, int n_row, int n_used, int pair_base, const float *residual, float *y,
               int d_model, mote_step_fault *fault)
@@ -316,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
     __syncthreads();
     chain_wait();
     chain_launch();
-    for (int job = warp; job < n_leader * DOWN_SPLIT; job += DOWN_WARPS) {
+    for (int job = warp; job < n_leader * DOWN_SPLIT; job += DOWN_WARPS_MANY) {
         int from = leader[job / DOWN_SPLIT], first = job % DOWN_SPLIT, expert = ids[from];
         const u8 *record = (const u8 *)slot[expert * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
         for (;;) {
@@ -327,7 +330,6 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 1)
             for (int r = 0; r < MANY_ROWS; r++) row[r] = r < n ? pair_base + pair[r] : 0;
             float *to = part + (size_t)first * n_pair * 16;
             if (n == 1) down_rows<1>(record, first, lane, lut, h, row, 1, pair, to);
-            else if (n == 2) down_rows<2>(record, first, lane, lut, h, row, 2, pair, to);
             else down_rows<MANY_ROWS>(record, first, lane, lut, h, row, n, pair, to);
         }
     }

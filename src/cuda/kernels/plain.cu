@@ -2,24 +2,11 @@
 // quantised. Activations are the f32 rows themselves, sums are f32. Constants: ITEM (enum mote_tile_item: 0 f16, 1 bf16,
 // 2 f32).
 #include "common.cuh"
-#include "act.cuh"
+#include "plain.cuh"
 #include "step.h"
 
-constexpr int EACH = ITEM == 2 ? 4 : 8; // numbers in 16 bytes
-constexpr int ITEM_BYTES = ITEM == 2 ? 4 : 2;
+constexpr int EACH = PLAIN_EACH, ITEM_BYTES = PLAIN_BYTES;
 constexpr int MAX_ROWS = 4;
-
-// Sixteen bytes of weights as floats.
-__device__ __forceinline__ void unpack(uint4 w, float out[EACH])
-{
-    u32 word[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (ITEM == 2) out[i] = __uint_as_float(word[i]);
-        else if constexpr (ITEM == 1) out[2 * i] = __uint_as_float(word[i] << 16), out[2 * i + 1] = __uint_as_float(word[i] & 0xFFFF0000u);
-        else out[2 * i] = half_to_float(word[i] & 0xFFFF), out[2 * i + 1] = half_to_float(word[i] >> 16);
-    }
-}
 
 struct PlainOut {
     const u8 *data; // [n_row][row_bytes]
@@ -56,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(128)
             int c = c0 + i * step;
             if (c >= out.n_col) break;
             float v[EACH];
-            unpack(ahead[i], v);
+            plain_unpack(ahead[i], v);
             if (c + AHEAD * step < out.n_col) ahead[i] = ldg16(row + (size_t)(c + AHEAD * step) * ITEM_BYTES);
 #pragma unroll
             for (int r = 0; r < MAX_ROWS; r++) {
@@ -159,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(128)
         float acc = 0;
         for (int c = lane * EACH; c < n_col; c += 32 * EACH) {
             float v[EACH];
-            unpack(ldg16(row + (size_t)c * ITEM_BYTES), v);
+            plain_unpack(ldg16(row + (size_t)c * ITEM_BYTES), v);
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (c + i < n_col) acc += v[i] * from[c + i];
@@ -182,7 +169,7 @@ extern "C" __global__ void plain_embed(const u8 *data, size_t row_bytes, const i
     }
     for (int c = threadIdx.x * EACH; c < n_col; c += blockDim.x * EACH) {
         float v[EACH];
-        unpack(ldg16(data + id * row_bytes + (size_t)c * ITEM_BYTES), v);
+        plain_unpack(ldg16(data + id * row_bytes + (size_t)c * ITEM_BYTES), v);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (c + i < n_col) y[(size_t)blockIdx.x * n_col + c + i] = v[i];
