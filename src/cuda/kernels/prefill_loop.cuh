@@ -79,10 +79,10 @@ template <class T> struct Rows {
     {
         u32 code[4][4], scale_pair[T::SUBS], min_pair[T::SUBS];
         float scale[2][T::SUBS], least[2][T::SUBS];
-        T::codes(raw, lut, lane, code);
-        T::scales(raw, lane, scale, least);
-        int here = lane; // addresses of planes are not worth registers through the loop
+        int here = lane; // addresses are not worth registers through the loop
         asm volatile("" : "+r"(here));
+        T::codes(raw, lut, here, code);
+        T::scales(raw, lane, scale, least);
 #pragma unroll
         for (int b = 0; b < T::SUBS; b++) {
             scale_pair[b] = Operand<T, X_BF16>::pair(scale[0][b], scale[1][b]);
