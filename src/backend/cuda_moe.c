@@ -116,7 +116,7 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
     router.n_block = (n_expert + per_block - 1) / per_block;
     cuda->act_of = linear->norm ? linear->norm_out : linear->x;
     void *args[] = {&router};
-    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block, (unsigned)job->n_row, 1, (unsigned)router_warps(w->n_col) * 32,
+    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1, (unsigned)router_warps(w->n_col) * 32,
                          0, args);
 }
 
@@ -155,6 +155,18 @@ static unsigned down_warps(const struct mote_tile_kind *kind, int n_row)
     return n_row > 1 && is_narrow && kind->sub != 16 ? 24 : 16;
 }
 
+/* Blocks that share an expert's hidden columns: one row takes all there are; more rows about four blocks a multiprocessor
+ * of the experts that routing without favourites would choose. */
+static unsigned up_blocks(const struct cuda_backend *cuda, const struct block *b, int64_t all)
+{
+    if (b->n_row == 1) return (unsigned)all;
+    double share = (double)b->n_used / b->experts->n_expert, none = 1;
+    for (int i = 0; i < b->n_row; i++) none *= 1 - share;
+    double n = 4.0 * cuda->info->n_sm / ((1 - none) * b->experts->n_expert);
+    int64_t turns = n >= (double)all ? 1 : (int64_t)((double)all / n + 0.5);
+    return (unsigned)((all + turns - 1) / turns);
+}
+
 static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
 {
     const struct cuda_experts *e = b->experts;
@@ -163,7 +175,7 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
     int64_t ff_unit = (e->n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     void *up[] = {(void *)(uintptr_t)&e->slot, &n_expert, (void *)(uintptr_t)&b->ids, &cuda->act, &n_pair, &n_used, &cuda->down,
                   &base, &cuda->fault};
-    TRY(mote_cuda_run(cuda, e->decode, n_row == 1 ? GATE_UP_ONE : GATE_UP_MANY, (unsigned)ff_unit * 4, (unsigned)n_pair, 1,
+    TRY(mote_cuda_run(cuda, e->decode, n_row == 1 ? GATE_UP_ONE : GATE_UP_MANY, up_blocks(cuda, b, ff_unit * 4), (unsigned)n_pair, 1,
                       (unsigned)(4 * e->split[CUDA_GATE] * 32), 0, up));
     void *down[] = {(void *)(uintptr_t)&e->slot, &n_expert, (void *)(uintptr_t)&b->ids, (void *)(uintptr_t)&b->weights, &squash,
                     &cuda->down, &n_row, &n_used, &base, (void *)(uintptr_t)&b->residual, (void *)(uintptr_t)&b->y, &d_model,

@@ -54,7 +54,10 @@ __device__ __forceinline__ void choose_row(const float *from, float *prob, const
     for (int d = 16; d; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
 
     // p: what weights are made of. An infinite top logit takes all of the probability.
-    if (SCORE == SCORE_SOFTMAX) {
+    // Renormalised weights need no sum over all, and where scores are logits no exponential of what is not chosen.
+    constexpr bool LATE = SCORE == SCORE_SOFTMAX && RENORMALISE && N_GROUP == 1;
+    bool late = LATE && !bias && top != INFINITY && top != -INFINITY;
+    if (SCORE == SCORE_SOFTMAX && !late) {
         double sum = 0;
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
@@ -124,11 +127,13 @@ __device__ __forceinline__ void choose_row(const float *from, float *prob, const
             if (lane == 0) prob[e] = w;
             __syncwarp();
         }
+        if (late) w = expf(w - top);
+        if (late && lane == s % 32) prob[e] = w;
         sum += w;
         if (lane == 0) ids[(size_t)row * N_USED + s] = e;
         if (lane == s % 32 && s < 32) chosen = e;
     }
-    double divide = SCORE == SCORE_SOFTMAX_TOPK ? sum : RENORMALISE ? fmax(sum, 1e-20) : 1;
+    double divide = SCORE == SCORE_SOFTMAX_TOPK ? sum : RENORMALISE ? fmax(sum, 1e-20) : 1; // float64, in order of choice
     __syncwarp();
     for (int s = lane; s < N_USED; s += 32) {
         int e = s < 32 ? chosen : ids[(size_t)row * N_USED + s];

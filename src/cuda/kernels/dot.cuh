@@ -35,7 +35,7 @@ template <class T, int ROWS, int STEP> struct Dot {
     static constexpr int COUNT = (T::UNITS + STEP - 1) / STEP;
     static constexpr bool EVEN = T::UNITS % STEP == 0;
     static constexpr int RAW = sizeof(typename T::Raw); // more rows leave fewer registers for weights on their way
-    static constexpr int DEPTH = smaller(COUNT, (RAW > 48 ? 1 : RAW > 28 ? 2 : 4) / (ROWS > 2 && RAW <= 48 ? 2 : 1));
+    static constexpr int DEPTH = smaller(COUNT, (RAW > 48 ? 1 : RAW > 28 ? 2 : 4) / (ROWS > 1 && RAW <= 48 ? 2 : 1));
     static constexpr int TURNS = (COUNT + DEPTH - 1) / DEPTH;
     static constexpr int UNROLL = COUNT > 8 || ROWS > 1 ? 1 : T::SUBS > 1 ? smaller(TURNS, 2) : TURNS;
     typename T::Raw ring[DEPTH];

@@ -35,40 +35,6 @@ __device__ __forceinline__ void check_expert(const int *ids, int pair, int n_exp
         fault->row = pair, fault->value = ids[pair];
 }
 
-// ids of all pairs to shared memory; a fault for one that is out of range (it then reads expert 0).
-__device__ __forceinline__ void read_ids(int *ids, const int *from, int n_pair, int n_expert, mote_step_fault *fault)
-{
-    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) {
-        check_expert(from, i, n_expert, fault);
-        ids[i] = valid_expert(from, i, n_expert);
-    }
-    __syncthreads();
-}
-
-// The next pairs at or after `from` whose expert is `expert`: at most ROWS, rising. Warp-wide; returns how many.
-template <int ROWS> __device__ __forceinline__ int next_pairs(const int *ids, int n_pair, int expert, int &from, int pair[ROWS])
-{
-    int n = 0, lane = threadIdx.x % 32;
-    while (from < n_pair && n < ROWS) {
-        int base = from & ~31;
-        u32 hit = __ballot_sync(~0u, base + lane >= from && base + lane < n_pair && ids[base + lane] == expert);
-        from = base + 32;
-        while (hit) {
-            int p = base + __ffs(hit) - 1;
-            hit &= hit - 1;
-            if (n == ROWS) {
-                from = p;
-                return n;
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                if (r == n) pair[r] = p;
-            n++;
-        }
-    }
-    return n;
-}
-
 // ---- stage one ----
 
 // A block makes 32 values of h: two tiles x {gate, up} x SPLIT warps.
@@ -137,57 +103,74 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (warp == 0) quantise32(parts.hidden(lane, 0), h, FF_PAD / 128, pair_base + pair, blockIdx.x);
 }
 
-// A tile times n <= ROWS rows, to part[r][row of the tile].
+// Tiles f = blockIdx.x, + gridDim.x, .. of h for the pairs member[0 .. n): one kind's side of the block. The weights of
+// the next tile are asked for before this one's sums are put together.
 template <class T, int ROWS>
-__device__ __forceinline__ void up_rows(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
-                                        const int *row, int n, float *part)
+__device__ __forceinline__ void up_tiles(const u8 *matrix, int tile, int side, int first, const u32 *lut, const mote_step_act &x,
+                                         const int *row, int n, UpParts<MANY_ROWS> *parts, const mote_step_act &h,
+                                         const int *member, int pair_base)
 {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
+    const int last = (N_FF + 15) / 16 - 1; // tiles past the end: the last one again, and 0 to the sums
     Dot<T, ROWS, SPLIT> dot;
-    float acc[ROWS][2] = {};
-    dot.start(record, first, lane);
-    dot.run(record, first, lane, lut, x, row, n, acc);
-    reduce_lanes<ROWS>(acc, lane, part);
-}
-template <class T>
-__device__ __forceinline__ void up_any(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
-                                       const int *row, int n, float *part)
-{
-    if (n == 1) up_rows<T, 1>(record, first, lane, lut, x, row, 1, part);
-    else up_rows<T, MANY_ROWS>(record, first, lane, lut, x, row, n, part);
+    dot.start(matrix + (size_t)min((int)blockIdx.x * 2 + tile, last) * T::BYTES, first, lane);
+    for (int f = blockIdx.x; f < FF_PAD / 32; f += gridDim.x, buffer ^= 1) {
+        const u8 *record = matrix + (size_t)min(f * 2 + tile, last) * T::BYTES;
+        float acc[ROWS][2] = {};
+        dot.run(record, first, lane, lut, x, row, n, acc);
+        if (f * 2 + tile > last)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = 0;
+        if (f + gridDim.x < FF_PAD / 32)
+            dot.start(matrix + (size_t)min((f + (int)gridDim.x) * 2 + tile, last) * T::BYTES, first, lane);
+        reduce_lanes<ROWS>(acc, lane, parts[buffer].part[tile][side][first]);
+        __syncthreads(); // the other buffer is free again when all have come here
+        if (warp < n) quantise32(parts[buffer].hidden(lane, warp), h, FF_PAD / 128, pair_base + member[warp], f);
+    }
 }
 
-// Grid: (FF_PAD / 32, n_pair). Block (f, p) works when p is the first pair of its expert, for all of that expert's rows.
+// Grid: (at most FF_PAD / 32, n_pair). Block (., p) works when p is the first pair of its expert, for all of that
+// expert's rows.
 extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
-    gate_up_many(const u64 *slot, int n_expert, const int *ids_in, const __grid_constant__ mote_step_act x_in, int n_pair,
+    gate_up_many(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x_in, int n_pair,
                  int n_used, const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
 {
     constexpr bool STAGED = Gate::UNITS * 304 * MANY_ROWS <= 24576;
-    __shared__ int ids[MAX_PAIRS], member[MANY_ROWS]; // member: pairs of this turn
-    __shared__ UpParts<MANY_ROWS> parts;
+    __shared__ int member[MAX_PAIRS], n_member;
+    __shared__ UpParts<MANY_ROWS> parts[2];
     __shared__ SharedRows<STAGED ? Gate::UNITS : 1, STAGED ? MANY_ROWS : 1> rows;
     __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
     __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.y;
-    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT, ff_tile = blockIdx.x * 2 + tile;
+    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT;
     chain_wait();
     chain_launch(); // only now: `down` reads the ids before it waits for this kernel
-    read_ids(ids, ids_in, n_pair, n_expert, fault);
-    int expert = ids[me], seen = 0;
-    for (int i = threadIdx.x; i < me; i += blockDim.x) seen |= ids[i] == expert;
-    if (__syncthreads_or(seen)) return;
+    int expert = valid_expert(ids, me, n_expert);
+    if (warp == 0) { // the pairs of this expert; the first of them works
+        int n = 0;
+        for (int base = 0; base < n_pair; base += 32) {
+            bool same = base + lane < n_pair && valid_expert(ids, base + lane, n_expert) == expert;
+            u32 mask = __ballot_sync(~0u, same);
+            if (same) member[n + __popc(mask & ((1u << lane) - 1))] = base + lane;
+            n += __popc(mask);
+        }
+        if (lane == 0) {
+            n_member = n;
+            check_expert(ids, me, n_expert, fault);
+        }
+    }
+    __syncthreads();
+    if (member[0] != me) return;
     if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
     const u8 *matrix = (const u8 *)slot[expert * 3 + side];
-    bool there = ff_tile < (N_FF + 15) / 16;
-    for (int from = me;;) {
-        int pair[MANY_ROWS], row[MANY_ROWS];
-        int n = next_pairs<MANY_ROWS>(ids, n_pair, expert, from, pair);
-        if (n == 0) break;
+    for (int from = 0; from < n_member; from += MANY_ROWS) {
+        int n = min(n_member - from, MANY_ROWS), row[MANY_ROWS];
         mote_step_act x = x_in;
+        if (from) __syncthreads(); // rows are still read
 #pragma unroll
         for (int r = 0; r < MANY_ROWS; r++) {
-            row[r] = r < n ? pair[r] / n_used : 0;
-            if (threadIdx.x == 0) member[r] = pair[r];
+            row[r] = r < n ? member[from + r] / n_used : 0;
             if (STAGED) {
                 if (r < n) rows.take(r, x_in, row[r]);
                 row[r] = r;
@@ -195,18 +178,13 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
         }
         if constexpr (STAGED) x = rows.view();
         __syncthreads();
-        float *part = parts.part[tile][side][first];
-        if (!there) {
-            for (int i = lane; i < n * 16; i += 32) part[i] = 0;
-        } else if (SAME || side == 0) {
-            up_any<Gate>(matrix + (size_t)ff_tile * Gate::BYTES, first, lane, lut_gate, x, row, n, part);
+        if (SAME || side == 0) {
+            if (n == 1) up_tiles<Gate, 1>(matrix, tile, side, first, lut_gate, x, row, 1, parts, h, member + from, pair_base);
+            else up_tiles<Gate, MANY_ROWS>(matrix, tile, side, first, lut_gate, x, row, n, parts, h, member + from, pair_base);
         } else {
-            up_any<Up>(matrix + (size_t)ff_tile * Up::BYTES, first, lane, lut_up, x, row, n, part);
+            if (n == 1) up_tiles<Up, 1>(matrix, tile, side, first, lut_up, x, row, 1, parts, h, member + from, pair_base);
+            else up_tiles<Up, MANY_ROWS>(matrix, tile, side, first, lut_up, x, row, n, parts, h, member + from, pair_base);
         }
-        __syncthreads();
-        for (int r = warp; r < n; r += blockDim.x / 32)
-            quantise32(parts.hidden(lane, r), h, FF_PAD / 128, pair_base + member[r], blockIdx.x);
-        __syncthreads();
     }
 }
 
@@ -278,15 +256,17 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
 // A tile times n <= ROWS rows of h, to part[pair][16].
 template <int ROWS>
 __device__ __forceinline__ void down_rows(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &h,
-                                          const int *row, int n, const int *pair, float *part)
+                                          const int *pair, int pair_base, float *part)
 {
     Dot<Down, ROWS, DOWN_SPLIT> dot;
+    int row[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) row[r] = pair_base + pair[r];
     float acc[ROWS][2] = {};
     dot.start(record, first, lane);
-    dot.run(record, first, lane, lut, h, row, n, acc);
+    dot.run(record, first, lane, lut, h, row, ROWS, acc);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        if (r < n) reduce_lanes<1>(&acc[r], lane, part + pair[r] * 16);
+    for (int r = 0; r < ROWS; r++) reduce_lanes<1>(&acc[r], lane, part + pair[r] * 16);
 }
 
 extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
@@ -295,42 +275,37 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
               int d_model, mote_step_fault *fault)
 {
     extern __shared__ float part[];
-    __shared__ int ids[MAX_PAIRS], first_pair[1024], leader[MAX_PAIRS];
+    // Pairs of an expert hang on a list in any order: what a pair gives does not depend on its neighbours.
+    __shared__ int expert_of[MAX_PAIRS], next[MAX_PAIRS], head[1024], leader[MAX_PAIRS];
     __shared__ int n_leader;
     __shared__ __align__(16) u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_pair = n_row * n_used;
     if (Down::LUT_WORDS) Down::fill(lut, threadIdx.x, blockDim.x);
-    read_ids(ids, ids_in, n_pair, n_expert, fault); // older than the kernel ahead
-    // The first pair of every expert leads it.
-    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) first_pair[ids[i]] = MAX_PAIRS;
-    __syncthreads();
-    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) atomicMin(&first_pair[ids[i]], i);
-    __syncthreads();
-    if (warp == 0) {
-        int n = 0;
-        for (int base = 0; base < n_pair; base += 32) {
-            bool leads = base + lane < n_pair && first_pair[ids[base + lane]] == base + lane;
-            u32 mask = __ballot_sync(~0u, leads);
-            if (leads) leader[n + __popc(mask & ((1u << lane) - 1))] = base + lane;
-            n += __popc(mask);
-        }
-        if (lane == 0) n_leader = n;
+    if (threadIdx.x == 0) n_leader = 0;
+    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) { // the ids are older than the kernel ahead
+        expert_of[i] = valid_expert(ids_in, i, n_expert);
+        head[expert_of[i]] = -1;
     }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_pair; i += blockDim.x) next[i] = atomicExch(&head[expert_of[i]], i);
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_pair; i += blockDim.x)
+        if (head[expert_of[i]] == i) leader[atomicAdd(&n_leader, 1)] = i;
     __syncthreads();
     chain_wait();
     chain_launch();
     for (int job = warp; job < n_leader * DOWN_SPLIT; job += DOWN_WARPS_MANY) {
-        int from = leader[job / DOWN_SPLIT], first = job % DOWN_SPLIT, expert = ids[from];
-        const u8 *record = (const u8 *)slot[expert * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
-        for (;;) {
-            int pair[MANY_ROWS], row[MANY_ROWS];
-            int n = next_pairs<MANY_ROWS>(ids, n_pair, expert, from, pair);
-            if (n == 0) break;
-#pragma unroll
-            for (int r = 0; r < MANY_ROWS; r++) row[r] = r < n ? pair_base + pair[r] : 0;
-            float *to = part + (size_t)first * n_pair * 16;
-            if (n == 1) down_rows<1>(record, first, lane, lut, h, row, 1, pair, to);
-            else down_rows<MANY_ROWS>(record, first, lane, lut, h, row, n, pair, to);
+        int at = leader[job / DOWN_SPLIT], first = job % DOWN_SPLIT;
+        const u8 *record = (const u8 *)slot[expert_of[at] * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
+        float *to = part + (size_t)first * n_pair * 16;
+        while (at >= 0) {
+            int pair[MANY_ROWS] = {at, next[at]};
+            if (pair[1] < 0) {
+                down_rows<1>(record, first, lane, lut, h, pair, pair_base, to);
+                break;
+            }
+            down_rows<MANY_ROWS>(record, first, lane, lut, h, pair, pair_base, to);
+            at = next[pair[1]];
         }
     }
     __syncthreads();

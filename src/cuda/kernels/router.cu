@@ -28,7 +28,7 @@ struct Router {
     mote_step_act act;     // q null: not wanted
     size_t row_bytes;
     float eps, scale;
-    int layer, n_block; // blocks of a row
+    int layer, n_block; // blocks of a row that make logits; one more leaves the normed row
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_constant__ Router job)
@@ -74,11 +74,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_consta
         if (c >= UNITS * 128) break; // whole warps
         float h = job.norm ? v[i] * factor * w[i] : v[i];
         x[c] = h;
-        if (blockIdx.x == 0) {
+        if ((int)blockIdx.x == job.n_block) { // the block that leaves the row for the experts
             if (job.out && c < D_MODEL) job.out[(size_t)row * D_MODEL + c] = h;
             if (job.act.q) quantise32(h, job.act, UNITS, row, c / 32);
         }
     }
+    if ((int)blockIdx.x == job.n_block) return;
     __syncthreads();
 
     float acc = 0;
