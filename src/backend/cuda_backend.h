@@ -15,7 +15,7 @@
 #include "cuda/step.h"
 
 enum {
-    CUDA_DECODE_ROWS = 16, /* steps of at most so many rows take the decode kernels */
+    CUDA_DECODE_ROWS = 32, /* steps of at most so many rows take the decode kernels */
     CUDA_DEFINE = 384,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2,         /* staging buffers of an upload: one is packed while the other is copied */

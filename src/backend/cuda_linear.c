@@ -15,7 +15,7 @@ struct linear_out {
 };
 struct linear_outs {
     struct linear_out out[MOTE_LINEAR_OUTS];
-    int32_t n_out;
+    int32_t n_out, n_tile, n_block;
 };
 struct normed_row {
     const float *x, *norm;
@@ -45,11 +45,20 @@ static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear
                             .n_col = (int32_t)w->n_col};
     int n_x = (int)n_row, split = w->n_row < 4096 ? 4 : 1;
     void *args[] = {&job, &x, &n_x, &split};
-    if (n_row > 2 * CUDA_DECODE_ROWS)
+    if (n_row > CUDA_DECODE_ROWS)
         return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64), (unsigned)((n_row + 63) / 64), 1,
                              256, 0, args);
     return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR, (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
                          (unsigned)((n_row + PLAIN_ROWS - 1) / PLAIN_ROWS), 1, 128, 0, args);
+}
+
+/* Blocks that share the tiles, each as many as the others: what a block does once (a code book, a row normed) is worth a
+ * few tiles. `resident`: blocks that the device runs at once. */
+static int32_t blocks_of(const struct cuda_backend *cuda, int32_t tile, unsigned block, int is_normed)
+{
+    int32_t resident = cuda->info->n_sm * (is_normed ? 1 : (int32_t)(768 / block));
+    int32_t turns = (tile + resident - 1) / resident;
+    return (tile + turns - 1) / turns;
 }
 
 /* All outs from `first` on that run the same program. is_normed: the kernel norms the one row by itself. */
@@ -73,14 +82,16 @@ static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear
     }
     unsigned block = cuda_linear_warps(w->n_col) * 32;
     int n_x = (int)job->n_row;
+    outs.n_tile = tile;
+    outs.n_block = blocks_of(cuda, tile, block, is_normed);
     if (is_normed) {
         struct normed_row row = {job->x, job->norm, job->norm_out, job->eps};
         void *args[] = {&outs, &cuda->act, &row};
-        return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)tile, 1, 1, block, 0, args);
+        return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)outs.n_block + 1, 1, 1, block, 0, args);
     }
     void *args[] = {&outs, &cuda->act, &n_x};
     unsigned passes = n_x == 1 ? 1 : (unsigned)(n_x + MANY_ROWS - 1) / MANY_ROWS;
-    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : CUDA_LINEAR_MANY, (unsigned)tile, passes, 1, block, 0, args);
+    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : CUDA_LINEAR_MANY, (unsigned)outs.n_block, passes, 1, block, 0, args);
 }
 
 mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job)

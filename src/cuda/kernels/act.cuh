@@ -9,29 +9,33 @@
 // x = scale * q with scale = amax / 32512, q in [-32512, 32512]; q = 256 hi + lo, lo in [-128, 127]. All 32 lanes call
 // it with x of their own column; q [2: hi, lo][32], scale [1], sum [2: of 16 columns]. NaN or infinity among the 32
 // makes the scale so, and with it every product.
+template <bool SUMS = true> // sums of codes may be left out where no weight has a zero or a minimum
 __device__ __forceinline__ void quantise32(float x, int lane, signed char *q, float *scale, int *sum)
 {
     // As integers, magnitudes of floats keep their order and NaN is above all.
     float amax = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x) & 0x7fffffffu));
     int is_zero = amax < 1e-30f; // the inverse would overflow
-    int code = is_zero ? 0 : __float2int_rn(x * (32512.0f / amax));
+    int code = is_zero ? 0 : __float2int_rn(x * __fdividef(32512.0f, amax));
     int hi = (code + 128) >> 8;
     q[lane] = (signed char)hi;
     q[32 + lane] = (signed char)(code - 256 * hi);
-    int all = __reduce_add_sync(0xffffffffu, code);
-    int first = __reduce_add_sync(0xffffffffu, lane < 16 ? code : 0);
-    if (lane == 0) {
-        *scale = is_zero ? 0 : amax * (1.0f / 32512.0f);
-        sum[0] = first;
-        sum[1] = all - first;
+    if (lane == 0) *scale = is_zero ? 0 : amax * (1.0f / 32512.0f);
+    if constexpr (SUMS) {
+        int all = __reduce_add_sync(0xffffffffu, code);
+        int first = __reduce_add_sync(0xffffffffu, lane < 16 ? code : 0);
+        if (lane == 0) {
+            sum[0] = first;
+            sum[1] = all - first;
+        }
     }
 }
 
 // The same for columns [32 block, + 32) of a row of n_unit units.
+template <bool SUMS = true>
 __device__ __forceinline__ void quantise32(float x, const mote_step_act &act, int n_unit, int row, int block)
 {
     size_t at = (size_t)row * (4 * n_unit) + block;
-    quantise32(x, threadIdx.x % 32, act.q + at * 64, act.scale + at, act.sum + at * 2);
+    quantise32<SUMS>(x, threadIdx.x % 32, act.q + at * 64, act.scale + at, act.sum + at * 2);
 }
 
 #endif

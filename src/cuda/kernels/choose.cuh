@@ -109,6 +109,7 @@ __device__ __forceinline__ void choose_row(const float *from, float *prob, const
     int chosen = 0; // lane s of slots s and, for more than 32 slots, s + 32: written straight to ids
     double sum = 0;
     float best_logit = 0;
+#pragma unroll 1 // short code: it is fetched once and run once
     for (int s = 0; s < N_USED; s++) {
         u32 mine = 0;
         int at = 0;

@@ -3,7 +3,7 @@
 
 __device__ __forceinline__ float swiglu(float gate, float up)
 {
-    return gate / (1 + __expf(-gate)) * up;
+    return __fdividef(gate, 1 + __expf(-gate)) * up;
 }
 
 // The weight of pair p: 1 without weights; squashed: a shared expert's gate logit.

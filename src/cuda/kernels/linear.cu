@@ -1,4 +1,4 @@
-// linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 16); and rows of the
+// linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 32); and rows of the
 // embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns.
 #include "common.cuh"
 #include "act.cuh"
@@ -18,15 +18,16 @@ struct LinearOut {
     float *y;              // [rows][y_stride]
     const float *residual; // like y, or null
     long y_stride;
-    int n_row, first_tile; // the grid's tile where it starts
+    int n_row, first_tile; // where it starts among all tiles
 };
 struct LinearOuts {
     LinearOut out[4];
-    int n_out;
+    int n_out, n_tile, n_block; // all tiles; blocks that share them
 };
 
 // One row, normed and quantised by every block for itself while its weights are on the way: cheaper than a kernel of its
-// own ahead of this one. The first block also leaves the row for others: out f32, quantised to `act`.
+// own ahead of this one. The grid's last block does nothing else and leaves the row for others: out f32, quantised to
+// `act`.
 struct NormedRow {
     const float *x;    // [COLS]
     const float *norm; // [COLS]
@@ -34,93 +35,118 @@ struct NormedRow {
     float eps;
 };
 
-__device__ __forceinline__ mote_step_act norm_row(const NormedRow &row, const mote_step_act &act)
-{
-    constexpr int UNITS = (COLS + 127) / 128, THREADS = LINEAR_WARPS * 32, EACH = (UNITS * 128 + THREADS - 1) / THREADS;
-    __shared__ __align__(16) signed char q[UNITS * 256];
-    __shared__ float scale[UNITS * 4], square[LINEAR_WARPS];
-    __shared__ __align__(16) int sum[UNITS * 8];
-    float v[EACH], w[EACH], part = 0;
+template <int UNITS> struct NormRow {
+    static constexpr int THREADS = LINEAR_WARPS * 32, EACH = (UNITS * 128 + THREADS - 1) / THREADS;
+    float v[EACH];
+
+    __device__ __forceinline__ void take(const NormedRow &row, float *square)
+    {
+        float w[EACH], part = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int c = threadIdx.x + i * THREADS;
-        w[i] = c < COLS ? row.norm[c] : 0;
+        for (int i = 0; i < EACH; i++) {
+            int c = threadIdx.x + i * THREADS;
+            w[i] = c < COLS ? row.norm[c] : 0;
+        }
+        chain_wait();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int c = threadIdx.x + i * THREADS;
+            v[i] = c < COLS ? row.x[c] : 0;
+            part += v[i] * v[i];
+        }
+        part = warp_sum(part);
+        if (threadIdx.x % 32 == 0) square[threadIdx.x / 32] = part;
+        __syncthreads();
+        float all = 0;
+#pragma unroll
+        for (int i = 0; i < LINEAR_WARPS; i++) all += square[i];
+        float factor = rsqrtf(all / (float)COLS + row.eps);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) v[i] = v[i] * factor * w[i];
     }
-    chain_wait();
+    template <bool SUMS> __device__ __forceinline__ void quantise(const mote_step_act &act) const
+    {
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int c = threadIdx.x + i * THREADS;
-        v[i] = c < COLS ? row.x[c] : 0;
-        part += v[i] * v[i];
-    }
-    part = warp_sum(part);
-    if (threadIdx.x % 32 == 0) square[threadIdx.x / 32] = part;
-    __syncthreads();
-    float all = 0;
-#pragma unroll
-    for (int i = 0; i < LINEAR_WARPS; i++) all += square[i];
-    float factor = 1 / sqrtf(all / (float)COLS + row.eps);
-    mote_step_act own = {q, scale, sum};
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int c = threadIdx.x + i * THREADS;
-        if (c >= UNITS * 128) break; // whole warps
-        float h = v[i] * factor * w[i];
-        quantise32(h, own, UNITS, 0, c / 32);
-        if (blockIdx.x == 0) {
-            if (c < COLS) row.out[c] = h;
-            quantise32(h, act, UNITS, 0, c / 32);
+        for (int i = 0; i < EACH; i++) {
+            int c = threadIdx.x + i * THREADS;
+            if (c < UNITS * 128) quantise32<SUMS>(v[i], act, UNITS, 0, c / 32); // whole warps
         }
     }
-    return own;
-}
+    __device__ __forceinline__ void leave(const NormedRow &row, const mote_step_act &act) const
+    {
+        quantise<true>(act);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (threadIdx.x + i * THREADS < COLS) row.out[threadIdx.x + i * THREADS] = v[i];
+    }
+};
 
+// Tiles blockIdx.x, + n_block, .. of all outs; rows blockIdx.y * ROWS and the next. The weights of a block's next tile are
+// asked for before this one's sums are put together.
 template <int ROWS, bool NORM = false>
 __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &act, int n_x, const NormedRow &normed = {})
 {
     using T = Tile<W0, COLS>;
-    __shared__ float part[LINEAR_WARPS][16 * ROWS];
+    __shared__ float part[2][LINEAR_WARPS][16 * ROWS], square[LINEAR_WARPS];
     __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
+    __shared__ SharedRows<ROWS == 1 ? T::UNITS : 1, 1> shared_row;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x, base = blockIdx.y * ROWS, buffer = 0;
+    if (NORM && tile == job.n_block) { // the block that leaves the row
+        NormRow<T::UNITS> row;
+        chain_launch();
+        row.take(normed, square);
+        row.leave(normed, act);
+        return;
+    }
     int which = 0;
-    while (which + 1 < job.n_out && (int)blockIdx.x >= job.out[which + 1].first_tile) which++;
-    const LinearOut &out = job.out[which];
-    int tile = blockIdx.x - out.first_tile, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u8 *record = out.data + (size_t)tile * T::BYTES;
+    while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
+    const u8 *record = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
     Dot<T, ROWS, LINEAR_WARPS> dot;
     dot.start(record, warp, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
-    __shared__ SharedRows<ROWS == 1 && !NORM ? T::UNITS : 1, 1> shared_row;
     chain_launch();
     mote_step_act x = act;
-    if constexpr (NORM) x = norm_row(normed, act);
-    else chain_wait();
-    if constexpr (ROWS == 1 && !NORM) { // the one row there is
-        shared_row.take(0, act, 0);
+    if constexpr (NORM) {
+        NormRow<T::UNITS> row;
+        row.take(normed, square);
         x = shared_row.view();
+        row.template quantise<T::ZERO != 0 || T::HAS_MIN>(x);
+    } else {
+        chain_wait();
+        if constexpr (ROWS == 1) { // the one row there is
+            shared_row.take(0, act, 0);
+            x = shared_row.view();
+        }
     }
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
-    for (int base = blockIdx.y * ROWS; base < n_x; base += gridDim.y * ROWS) {
-        float acc[ROWS][2] = {};
-        int row[ROWS];
+    int row[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) row[r] = base + r;
+    for (int r = 0; r < ROWS; r++) row[r] = base + r;
+    for (;;) {
+        const LinearOut &out = job.out[which];
+        int own = tile - out.first_tile;
+        float acc[ROWS][2] = {};
         dot.run(record, warp, lane, lut, x, row, n_x - base, acc);
-        reduce_lanes<ROWS>(acc, lane, part[warp]);
-        __syncthreads();
+        tile += job.n_block;
+        if (tile < job.n_tile) {
+            while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
+            record = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
+            dot.start(record, warp, lane);
+        }
+        reduce_lanes<ROWS>(acc, lane, part[buffer][warp]);
+        __syncthreads(); // the other buffer is free again when all have come here
         for (int i = threadIdx.x; i < 16 * ROWS; i += blockDim.x) {
-            int r = i / 16, w = tile * 16 + i % 16;
+            int r = i / 16, w = own * 16 + i % 16;
             if (base + r >= n_x || w >= out.n_row) continue;
             float sum = 0;
 #pragma unroll
-            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[k][r * 16 + i % 16];
+            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[buffer][k][i];
             if (out.bias) sum += out.bias[w];
             long at = (base + r) * out.y_stride + w;
             out.y[at] = out.residual ? out.residual[at] + sum : sum;
         }
-        if (base + (int)gridDim.y * ROWS < n_x) {
-            __syncthreads();
-            dot.start(record, warp, lane);
-        }
+        if (tile >= job.n_tile) return;
+        buffer ^= 1;
     }
 }
 

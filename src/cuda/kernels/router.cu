@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_consta
         float all = 0;
 #pragma unroll
         for (int i = 0; i < WARPS; i++) all += square[i];
-        factor = 1 / sqrtf(all / (float)D_MODEL + job.eps);
+        factor = rsqrtf(all / (float)D_MODEL + job.eps);
     }
 #pragma unroll
     for (int i = 0; i < EACH_COL; i++) {

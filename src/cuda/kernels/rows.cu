@@ -35,7 +35,7 @@ extern "C" __global__ void input_rows(const float *x, const __grid_constant__ Ro
     if (norm) {
         float square = 0;
         for (int c = threadIdx.x; c < n_col; c += blockDim.x) square += from[c] * from[c];
-        factor = 1 / sqrtf(block_sum(square, shared) / (float)n_col + eps);
+        factor = rsqrtf(block_sum(square, shared) / (float)n_col + eps);
     }
     for (int c = threadIdx.x; c < n_unit * 128; c += blockDim.x) {
         float v = c < n_col ? from[c] * factor : 0;
