@@ -2,7 +2,7 @@
  * scratch between them.
  *
  *   linear:  convert x | rows of weights x tokens
- *   moe:     convert x | sort pairs by expert | gate and up, activated | down | ordered sum
+ *   moe:     convert x, sort pairs by expert | gate and up, activated | down | ordered sum
  *
  * Owns no memory of its own: everything between the launches lies in cuda->prefill_scratch, cut by `cut`.
  * One idea: a grid depends on the step's shape alone. Which experts were chosen is read on the device; the grid has
@@ -12,6 +12,17 @@
 
 /* ---- what the kernels are called with, as they declare it ---- */
 
+struct convert_job {
+    const float *x;
+    uint16_t *out;
+    float *scale;
+    int n_row, n_col, is_bf16;
+};
+struct sort_job {
+    const int32_t *ids;
+    int32_t *row_of, *place, *piece, *n_piece;
+    int n_pair, n_used, n_expert, width, n_warp;
+};
 struct linear_job {
     const uint8_t *w;
     const uint16_t *x;
@@ -46,9 +57,9 @@ struct sum_job {
     int n_used, d_model;
 };
 
-enum { CONVERT, SORT, SUM };
+enum { CONVERT, BEGIN, SUM };
 static const struct cuda_text step_text = {.name = "prefill_step.cu",
-                                           .kernel = {"prefill_convert", "prefill_sort", "prefill_sum"}};
+                                           .kernel = {"prefill_convert", "prefill_begin", "prefill_sum"}};
 /* [0]: devices with wgmma; [1]: others, whose kernels end at 64 tokens. */
 #define TEXT(file, ...)                                                 \
     {                                                                   \
@@ -179,13 +190,27 @@ static size_t shared_bytes(int width, const struct mote_tile_kind *a, const stru
     return bytes;
 }
 
+enum { CONVERT_ROWS = 4, CONVERT_BLOCK = 256 * CONVERT_ROWS };
+
+static struct convert_job convert_job(struct cuda_backend *cuda, const struct scratch *s, const float *x,
+                                      int64_t n_row, int64_t n_col, int to_bf16)
+{
+    cuda->prefill_is_bf16 = to_bf16;
+    return (struct convert_job){.x = x,
+                                .out = s->x,
+                                .scale = s->x_scale,
+                                .n_row = (int)n_row,
+                                .n_col = (int)n_col,
+                                .is_bf16 = to_bf16};
+}
+
 static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, const float *x, int64_t n_row,
                            int64_t n_col, int to_bf16)
 {
-    int columns = (int)n_col;
-    void *args[] = {&x, &columns, &to_bf16, (void *)(uintptr_t)&s->x, (void *)(uintptr_t)&s->x_scale};
-    cuda->prefill_is_bf16 = to_bf16;
-    return mote_cuda_run(cuda, cuda->prefill_program, CONVERT, (unsigned)n_row, 1, 1, BLOCK, 0, args);
+    struct convert_job job = convert_job(cuda, s, x, n_row, n_col, to_bf16);
+    void *args[] = {&job};
+    return mote_cuda_run(cuda, cuda->prefill_program, CONVERT, ceil_div(n_row, CONVERT_ROWS), 1, 1,
+                         CONVERT_BLOCK, 0, args);
 }
 
 /* The block shape that ends first: rounds of blocks, each as long as its products or its unpacking takes (in cycles
@@ -242,25 +267,26 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cud
 
 /* ---- the expert block ---- */
 
-/* As many warps as their counts of every expert leave room for in 48 KiB. */
-static mote_status sort(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
-                        int n_expert, int width)
+/* Convert x and sort the pairs, by as many warps as their counts of every expert leave room for in 48 KiB. */
+static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
+                         int n_expert, int width, int to_bf16)
 {
-    int n_pair = (int)(job->n_row * job->n_used), n_used = job->n_used;
-    int n_warp = (48 * 1024 / 4 - 2) / n_expert - 2;
-    if (n_warp > 32) n_warp = 32;
-    size_t shared = ((size_t)(n_warp + 2) * (size_t)n_expert + 2) * sizeof(int32_t);
-    const int32_t *ids = job->ids;
-    void *args[] = {&ids,
-                    &n_pair,
-                    &n_used,
-                    &n_expert,
-                    &width,
-                    (void *)(uintptr_t)&s->row_of,
-                    (void *)(uintptr_t)&s->place,
-                    (void *)(uintptr_t)&s->piece,
-                    (void *)(uintptr_t)&s->n_piece};
-    return mote_cuda_run(cuda, cuda->prefill_program, SORT, 1, 1, 1, (unsigned)n_warp * 32, shared, args);
+    struct convert_job x = convert_job(cuda, s, job->x, job->n_row, job->d_model, to_bf16);
+    struct sort_job sort = {.ids = job->ids,
+                            .row_of = s->row_of,
+                            .place = s->place,
+                            .piece = s->piece,
+                            .n_piece = s->n_piece,
+                            .n_pair = (int)(job->n_row * job->n_used),
+                            .n_used = job->n_used,
+                            .n_expert = n_expert,
+                            .width = width,
+                            .n_warp = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 2};
+    if (sort.n_warp > CONVERT_BLOCK / 32) sort.n_warp = CONVERT_BLOCK / 32;
+    size_t shared = ((size_t)(sort.n_warp + 2) * (size_t)n_expert + 2) * sizeof(int32_t);
+    void *args[] = {&x, &sort};
+    return mote_cuda_run(cuda, cuda->prefill_program, BEGIN, 1 + ceil_div(job->n_row, CONVERT_ROWS), 1, 1,
+                         CONVERT_BLOCK, shared, args);
 }
 
 /* gate, up and down of the pairs of a list, to `flat`. */
@@ -306,8 +332,7 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
                               .row_of = s.row_of,
                               .n_pair = (int)n_pair};
         int64_t most = n_pair / width + (n_pair < experts->n_expert ? n_pair : experts->n_expert);
-        TRY(sort(cuda, &s, job, experts->n_expert, width));
-        TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(experts)));
+        TRY(begin(cuda, &s, job, experts->n_expert, width, reads_bf16(experts)));
         TRY(products(cuda, &s, experts, &list, kernel, (unsigned)most, s.flat));
     }
     if (shared) {

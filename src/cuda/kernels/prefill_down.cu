@@ -23,7 +23,7 @@ template <int N> MOTE_FN void down(const Down &job, int4 piece)
     float acc[2][N / 2];
     multiply_rows<T, T, 2, N>(ring, w + (size_t)min(tile, last) * T::BYTES,
                                           w + (size_t)min(tile + 8, last) * T::BYTES, acc);
-#pragma unroll
+MOTE_UNROLL
     for (int i = 0; i < 2; i++)
         each_product<N>(acc[i], tile + 8 * i, job.d_model, piece.z, [&](float v, int, int row, int token) {
             job.flat[(size_t)(piece.y + token) * job.d_model + row] = X_BF16 ? v : v * (1 / (WEIGHT_UP * HIDDEN_DOWN));

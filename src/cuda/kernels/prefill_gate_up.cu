@@ -14,14 +14,11 @@ struct GateUp {
     int n_ff, h_stride;
 };
 
-// What down's f16 can hold; NaN stays.
+// As down reads it.
 MOTE_FN float hidden(float gate, float up)
 {
     float v = swiglu(gate, up);
-    if (H_BF16) return v;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v * HIDDEN_DOWN), "f"(65504.0f));
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(-65504.0f));
-    return v;
+    return H_BF16 ? v : clamp_to_half(v * HIDDEN_DOWN);
 }
 
 // A warp has the same 16 rows of gate and of up. Grid: (128 rows, pieces).
@@ -43,10 +40,10 @@ template <int N> MOTE_FN void gate_up(const GateUp &job, int4 piece)
     float acc[2][N / 2];
     multiply_rows<T0, T1, 2, N>(ring, gate, up, acc);
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
+MOTE_UNROLL
     for (int b = 0; b < N / 8; b++) {
         float v[4];
-#pragma unroll
+MOTE_UNROLL
         for (int j = 0; j < 4; j++) {
             float scale = shared_scale<N>()[8 * b + 2 * t + (j & 1)];
             v[j] = hidden(acc[0][4 * b + j] * scale, acc[1][4 * b + j] * scale);

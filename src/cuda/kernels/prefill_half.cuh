@@ -6,7 +6,8 @@
 //   p = 16 i + 8 h + 2 t + e   of 32 means column   8 t + 4 i + 2 h + e      (i, h, e: 0 or 1)
 // so activations are written in that order (prefill_step.cu, gate_up's result) and weights are never moved.
 //
-// Owns arithmetic alone; compiles on the host too, given the half-precision instructions (tests/test_prefill_half.cc).
+// Owns arithmetic alone; compiles on the host too, given what stands under __CUDACC__ (tests/test_prefill_half.cc,
+// tests/test_prefill_kernels.cc).
 #ifndef PREFILL_HALF_CUH
 #define PREFILL_HALF_CUH
 #include "common.cuh"
@@ -29,6 +30,7 @@ template <int N> MOTE_FN u32 stage_place(u32 row, u32 chunk)
 }
 
 #ifdef __CUDACC__
+#define MOTE_ROLLED _Pragma("unroll 1")
 MOTE_FN u32 add_half2(u32 a, u32 b)
 {
     u32 d;
@@ -53,6 +55,26 @@ MOTE_FN u32 fma_bf16x2(u32 a, u32 b, u32 c)
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
+// Within what a half can hold; NaN stays.
+MOTE_FN float clamp_to_half(float v)
+{
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(65504.0f));
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(-65504.0f));
+    return v;
+}
+// 16 bytes to shared memory, asynchronously.
+MOTE_FN void stage_copy(u32 to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Four 8 x 8 matrices of halves; lane 8 m + i gives the address of row i of matrix m and gets 2 t, 2 t + 1 of row g of each.
+MOTE_FN void stage_matrices(u32 x[4], u32 at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
 // The low (0) or high (1) half in both places: a modifier of the operand, not an instruction.
 template <int WHICH> MOTE_FN u32 both_halves(u32 pair)
 {
@@ -61,6 +83,8 @@ template <int WHICH> MOTE_FN u32 both_halves(u32 pair)
     else asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(d) : "r"(pair));
     return d;
 }
+#else
+#define MOTE_ROLLED
 #endif
 
 MOTE_FN constexpr u32 twice(u32 half) { return half << 16 | half; }

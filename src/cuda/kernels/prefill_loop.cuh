@@ -11,7 +11,7 @@
 #define PREFILL_LOOP_CUH
 #include "tile.cuh"
 // Products of 128 tokens are for wgmma alone: with mma.m16n8k16 there are no registers left for unpacking.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(PREFILL_MMA)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(PREFILL_MMA) || defined(EMULATE_WGMMA)
 #define PREFILL_WGMMA 1
 #include "prefill_wgmma.cuh"
 #else
@@ -53,11 +53,9 @@ template <int N> struct Ring {
     MOTE_FN void fill(int unit) const
     {
         u32 r = threadIdx.x / 16, to = shared_address(shared) + unit % STAGES * (N * 256) + stage_place<N>(r, threadIdx.x % 16);
-#pragma unroll
+MOTE_UNROLL
         for (int i = 0; i < N / 16; i++)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * 16 * 128),
-                         "l"(x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16)
-                         : "memory");
+            stage_copy(to + i * 16 * 128, x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16);
     }
 };
 
@@ -83,12 +81,12 @@ template <class T> struct Rows {
         asm volatile("" : "+r"(here));
         T::codes(raw, lut, here, code);
         T::scales(raw, lane, scale, least);
-#pragma unroll
+MOTE_UNROLL
         for (int b = 0; b < T::SUBS; b++) {
             scale_pair[b] = Operand<T, X_BF16>::pair(scale[0][b], scale[1][b]);
             min_pair[b] = T::HAS_MIN ? Operand<T, X_BF16>::pair(least[0][b], least[1][b]) : 0;
         }
-#pragma unroll
+MOTE_UNROLL
         for (int s = 0; s < 4; s++) {
             u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
             products_wait<UNDER_WAY<N>>();
@@ -126,17 +124,17 @@ MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *rec
     if constexpr (TILES == 2) second.start(record1, lut1, lane);
     if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
     if constexpr (TWO_TABLES) T1::fill(lut1, threadIdx.x, THREADS);
-#pragma unroll
+MOTE_UNROLL
     for (int u = 0; u < AHEAD; u++) {
         if (u < T0::UNITS) ring.fill(u);
         copy_commit();
     }
-#pragma unroll
+MOTE_UNROLL
     for (int i = 0; i < TILES; i++)
-#pragma unroll
+MOTE_UNROLL
         for (int j = 0; j < N / 2; j++) acc[i][j] = 0;
     u32 a[UNDER_WAY<N> + 1][2][4];
-#pragma unroll 1
+MOTE_ROLLED
     for (int unit = 0; unit < T0::UNITS; unit++) {
         copy_wait<AHEAD - 1>();
         stage_written();

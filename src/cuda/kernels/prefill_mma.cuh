@@ -18,10 +18,7 @@ template <int N, int BF16> MOTE_FN void products(float (&acc)[N / 2], const u32 
     MOTE_UNROLL
     for (int b = 0; b < N / 8; b++) {
         u32 x[4];
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(at + b * 8 * 128)
-                     : "memory");
+        stage_matrices(x, at + b * 8 * 128);
         if constexpr (BF16) {
             mma_bf16(acc + 4 * b, a[0], x[0], x[1]);
             mma_bf16(acc + 4 * b, a[1], x[2], x[3]);

@@ -5,72 +5,92 @@
 #include "expert.cuh"
 #include "prefill_half.cuh"
 
+extern __shared__ __align__(1024) u8 shared[];
+
 // ---- activations ----
 
-// What a thread turns out: 16 bytes, a quarter of 32 columns: pairs 2 q, 8 + 2 q, 16 + 2 q, 24 + 2 q (prefill_half.cuh).
-// x [rows][n_col] (n_col a multiple of 32); out [rows][n_col to 128], f16 with the row's largest value brought to
-// 512 .. 1024 and `scale` its way back, or bf16 and 1. Grid: rows.
-extern "C" __global__ void __launch_bounds__(256)
-    prefill_convert(const float *__restrict__ x, int n_col, int is_bf16, u16 *__restrict__ out, float *__restrict__ scale)
+struct Convert {
+    const float *x;            // [n_row][n_col], n_col a multiple of 32
+    u16 *out;                  // [n_row][n_col to 128], columns in the order of prefill_half.cuh
+    float *scale;              // [n_row]: the way back
+    int n_row, n_col, is_bf16; // f16: a row's largest value is brought to 512 .. 1024; bf16 as it is
+};
+enum { CONVERT_ROWS = 4, ROW_THREADS = 256, CONVERT_THREADS = CONVERT_ROWS * ROW_THREADS };
+
+// Rows first .. of a block. A thread turns out 16 bytes: of 32 columns pairs 2 q, 8 + 2 q, 16 + 2 q, 24 + 2 q.
+MOTE_FN void convert_rows(const Convert &job, int first)
 {
-    __shared__ float most[8];
-    chain_launch();
-    chain_wait();
-    int padded = (n_col + 127) / 128 * 128;
-    x += (size_t)blockIdx.x * n_col;
-    out += (size_t)blockIdx.x * padded;
+    __shared__ float most[CONVERT_THREADS / 32];
+    int thread = threadIdx.x % ROW_THREADS, row = first + threadIdx.x / ROW_THREADS;
+    int padded = (job.n_col + 127) / 128 * 128, there = row < job.n_row;
+    const float *x = job.x + (size_t)row * job.n_col;
+    u16 *out = job.out + (size_t)row * padded;
     float up = 1, down = 1;
-    if (!is_bf16) {
+    if (!job.is_bf16) {
         float m = 0;
-        for (int c = threadIdx.x * 4; c < n_col; c += 1024) {
+        for (int c = thread * 4; there && c < job.n_col; c += ROW_THREADS * 4) {
             float4 v = *(const float4 *)(x + c);
             m = fmaxf(m, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
         }
         m = warp_max(m);
         if (threadIdx.x % 32 == 0) most[threadIdx.x / 32] = m;
         __syncthreads();
-        for (int i = 0; i < 8; i++) m = fmaxf(m, most[i]);
+        for (int i = 0; i < ROW_THREADS / 32; i++) m = fmaxf(m, most[threadIdx.x / ROW_THREADS * (ROW_THREADS / 32) + i]);
         int exponent = max((int)(float_bits(m) >> 23), 17); // of m, biased; 0 and the smallest values: as 2^-110
         up = bits_float((u32)(254 + 9 - exponent) << 23);
         down = bits_float((u32)(exponent - 9) << 23);
     }
-    if (threadIdx.x == 0) scale[blockIdx.x] = down;
-    for (int i = threadIdx.x; i < padded / 8; i += 256) {
+    if (!there) return;
+    if (thread == 0) job.scale[row] = down;
+    for (int i = thread; i < padded / 8; i += ROW_THREADS) {
         int base = i / 4 * 32, q = i % 4;
         u32 w[4] = {0, 0, 0, 0};
-        if (base < n_col)
-#pragma unroll
+        if (base < job.n_col)
+MOTE_UNROLL
             for (int t = 0; t < 4; t++) {
                 float2 v = *(const float2 *)(x + base + 8 * t + 2 * q);
-                w[t] = is_bf16 ? pack_bf16x2(v.x, v.y) : pack_half2(v.x * up, v.y * up);
+                w[t] = job.is_bf16 ? pack_bf16x2(v.x, v.y) : pack_half2(v.x * up, v.y * up);
             }
         *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
     }
 }
 
+// Grid: rows / 4.
+extern "C" __global__ void __launch_bounds__(CONVERT_THREADS) prefill_convert(const __grid_constant__ Convert job)
+{
+    chain_launch();
+    chain_wait();
+    convert_rows(job, blockIdx.x * CONVERT_ROWS);
+}
+
 // ---- pairs by expert ----
+
+struct Sort {
+    const int *ids; // [n_pair]: of pair row * n_used + s
+    int *row_of;    // [place]: row of the pair that stands there
+    int *place;     // [pair]: where it stands: in the order of experts, those of one in the order of pairs
+    int4 *piece;    // [n_piece]: {expert, first place, pairs, 0}: up to `width` neighbours of one expert
+    int *n_piece;
+    int n_pair, n_used, n_expert, width;
+    int n_warp; // that take part: as many as have room for their counts
+};
 
 MOTE_FN int expert_of(const int *ids, int pair, int n_expert)
 {
     return min((u32)ids[pair], (u32)n_expert - 1); // routing checked them; no memory but our own all the same
 }
 
-// place[pair]: where pair (row * n_used + s) stands in the order of experts, equals in the order of pairs;
-// row_of[place]: its row; piece[0 .. n_piece): up to `width` neighbours of one expert. One block; every warp owns a run
-// of pairs. Shared memory: [warps][n_expert] counts, [2][n_expert + 1] starts.
-extern "C" __global__ void __launch_bounds__(1024)
-    prefill_sort(const int *__restrict__ ids, int n_pair, int n_used, int n_expert, int width, int *__restrict__ row_of,
-                 int *__restrict__ place, int4 *__restrict__ piece, int *__restrict__ n_piece)
+// One block; every warp owns a run of pairs. Shared memory: [n_warp][n_expert] counts, [2][n_expert + 1] starts.
+MOTE_FN void sort_pairs(const Sort &job)
 {
-    extern __shared__ int counts[];
-    int n_warp = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int *counts = (int *)shared;
+    int n_expert = job.n_expert, n_warp = job.n_warp, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int *count = counts + warp * n_expert, *start = counts + n_warp * n_expert, *first_piece = start + n_expert + 1;
-    int run = ((n_pair + n_warp - 1) / n_warp + 31) / 32 * 32, begin = warp * run, end = min(begin + run, n_pair);
+    int run = ((job.n_pair + n_warp - 1) / n_warp + 31) / 32 * 32, begin = warp * run, end = min(begin + run, job.n_pair);
+    if (warp >= n_warp) end = begin; // only helps where nobody owns anything
     for (int i = threadIdx.x; i < n_warp * n_expert; i += blockDim.x) counts[i] = 0;
-    chain_launch();
-    chain_wait();
     __syncthreads();
-    for (int i = begin + lane; i < end; i += 32) atomicAdd(count + expert_of(ids, i, n_expert), 1);
+    for (int i = begin + lane; i < end; i += 32) atomicAdd(count + expert_of(job.ids, i, n_expert), 1);
     __syncthreads();
     for (int e = threadIdx.x; e < n_expert; e += blockDim.x) { // counts become where a warp's pairs start
         int sum = 0;
@@ -85,9 +105,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (warp == 0) { // totals become starts, of pairs and of pieces
         int pairs = 0, pieces = 0;
         for (int base = 0; base < n_expert; base += 32) {
-            int e = base + lane, n = e < n_expert ? start[e] : 0, p = (n + width - 1) / width;
+            int e = base + lane, n = e < n_expert ? start[e] : 0, p = (n + job.width - 1) / job.width;
             int n_sum = n, p_sum = p;
-#pragma unroll
+MOTE_UNROLL
             for (int i = 1; i < 32; i *= 2) {
                 int n_up = __shfl_up_sync(~0u, n_sum, i), p_up = __shfl_up_sync(~0u, p_sum, i);
                 if (lane >= i) n_sum += n_up, p_sum += p_up;
@@ -95,17 +115,17 @@ extern "C" __global__ void __launch_bounds__(1024)
             if (e < n_expert) start[e] = pairs + n_sum - n, first_piece[e] = pieces + p_sum - p;
             pairs += __shfl_sync(~0u, n_sum, 31), pieces += __shfl_sync(~0u, p_sum, 31);
         }
-        if (lane == 0) start[n_expert] = pairs, first_piece[n_expert] = pieces, *n_piece = pieces;
+        if (lane == 0) start[n_expert] = pairs, first_piece[n_expert] = pieces, *job.n_piece = pieces;
     }
     __syncthreads();
     for (int base = begin; base < end; base += 32) {
-        int i = base + lane, e = i < end ? expert_of(ids, i, n_expert) : n_expert;
+        int i = base + lane, e = i < end ? expert_of(job.ids, i, n_expert) : n_expert;
         u32 equals = __match_any_sync(~0u, e), before = equals & ((1u << lane) - 1);
         int to = e < n_expert ? start[e] + count[e] + __popc(before) : 0;
         __syncwarp();
         if (e < n_expert) {
-            place[i] = to;
-            row_of[to] = i / n_used;
+            job.place[i] = to;
+            job.row_of[to] = i / job.n_used;
             if (!before) count[e] += __popc(equals);
         }
         __syncwarp();
@@ -117,9 +137,19 @@ extern "C" __global__ void __launch_bounds__(1024)
             if (first_piece[middle] <= p) low = middle;
             else high = middle - 1;
         }
-        int first = start[low] + (p - first_piece[low]) * width;
-        piece[p] = make_int4(low, first, min(width, start[low + 1] - first), 0);
+        int first = start[low] + (p - first_piece[low]) * job.width;
+        job.piece[p] = make_int4(low, first, min(job.width, start[low + 1] - first), 0);
     }
+}
+
+// An expert block's beginning: the first block sorts, the others convert. Grid: 1 + rows / 4.
+extern "C" __global__ void __launch_bounds__(CONVERT_THREADS)
+    prefill_begin(const __grid_constant__ Convert convert, const __grid_constant__ Sort sort)
+{
+    chain_launch();
+    chain_wait();
+    if (blockIdx.x == 0) sort_pairs(sort);
+    else convert_rows(convert, (blockIdx.x - 1) * CONVERT_ROWS);
 }
 
 // ---- the sum over a row's experts ----
@@ -150,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(256) prefill_sum(const __grid_const
     if (c >= job.d_model) return;
     size_t at = (size_t)row * job.d_model + c;
     float4 sum = job.residual ? *(const float4 *)(job.residual + at) : make_float4(0, 0, 0, 0);
-#pragma unroll 4
+MOTE_UNROLL
     for (int s = 0; s < job.n_used; s++) {
         int pair = row * job.n_used + s;
         add_scaled(sum, job.weights[pair], job.flat + (size_t)job.place[pair] * job.d_model + c);

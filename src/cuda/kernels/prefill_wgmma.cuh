@@ -11,6 +11,7 @@
 // processor and fill each other's gaps.
 template <int N> constexpr int UNDER_WAY = N > 64 ? 3 : 1;
 
+#ifdef __CUDACC__
 MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOTE_FN void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> MOTE_FN void products_wait()
@@ -113,6 +114,7 @@ template <> struct Wgmma<128, 1> {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
     }
 };
+#endif
 
 template <int N, int BF16> MOTE_FN void products(float (&acc)[N / 2], const u32 (&a)[2][4], u32 stage, int s, int lane)
 {

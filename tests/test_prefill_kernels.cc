@@ -1,0 +1,284 @@
+/* test_prefill_kernels.cc: the prefill kernels of the device (those without wgmma; with it: test_prefill_wgmma.cc), whole, run on the host by
+ * device_emulation.h: a matrix with bias and residual, an expert block with experts of one and of several pieces and one
+ * that nobody chose; held to products of the decoded weights in float64.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/float_bits.h"
+#include "base/rng.h"
+#include "cuda/pack.h"
+#include "quant/decode.h"
+#include "quant/encode.h"
+}
+
+#include "device_emulation.h"
+
+/* gate and down are Q4_0, up is Q5_1; 288 columns are no whole number of units, 288 rows no whole number of blocks */
+#ifndef W0
+#define W0 MOTE_CODE_C4, 8, 0, 32, MOTE_ITEM_F16, 0, 0, 0
+#define W1 MOTE_CODE_C5, 0, 0, 32, MOTE_ITEM_F16, 1, 0, 0
+#define FORMAT0 MOTE_FORMAT_Q4_0
+#define FORMAT1 MOTE_FORMAT_Q5_1
+#define COLS 288
+#define X_BF16 0
+#define H_BF16 0
+#endif
+
+#include "cuda/kernels/prefill_down.cu"
+#include "cuda/kernels/prefill_gate_up.cu"
+#include "cuda/kernels/prefill_linear.cu"
+#include "cuda/kernels/prefill_step.cu"
+
+static struct mote_rng rng;
+
+static float normal()
+{
+    double pair[2];
+    mote_rng_normal2(&rng, pair);
+    return (float)pair[0];
+}
+
+/* ---- launches ---- */
+
+template <class Job> struct launch {
+    void (*kernel)(Job);
+    Job job;
+};
+template <class Job> static void run(unsigned x, unsigned y, unsigned block, void (*kernel)(Job), Job job)
+{
+    launch<Job> what = {kernel, job};
+    device_run(
+        dim3{x, y, 1}, block, [](void *p) { ((launch<Job> *)p)->kernel(((launch<Job> *)p)->job); }, &what);
+}
+
+/* ---- weights ---- */
+
+struct matrix {
+    std::vector<float> w; /* decoded [n_row][COLS] */
+    std::vector<uint8_t> tiles;
+};
+
+static matrix make_matrix(enum mote_format format, int n_row, size_t bytes)
+{
+    matrix m;
+    std::vector<float> plain((size_t)n_row * COLS);
+    for (float &v : plain) v = 0.05f * normal();
+    std::vector<uint8_t> file(mote_format_row_bytes(format, COLS) * (size_t)n_row);
+    assert_int_equal(mote_encode(format, plain.data(), n_row, COLS, NULL, file.data()), MOTE_OK);
+    struct mote_matrix w = mote_matrix_view(format, file.data(), n_row, COLS);
+    struct mote_tile_kind kind;
+    assert_int_equal(mote_tile_kind_of(&w, &kind), MOTE_OK);
+    assert_int_equal(mote_tile_bytes(&kind, COLS), bytes);
+    m.tiles.resize(mote_tile_matrix_bytes(&kind, n_row, COLS));
+    mote_tile_pack(&kind, &w, 0, (n_row + 15) / 16, m.tiles.data());
+    m.w.resize(plain.size());
+    for (int r = 0; r < n_row; r++) mote_decode(&w, r, 0, COLS, m.w.data() + (size_t)r * COLS);
+    return m;
+}
+
+static double product(const matrix &m, int row, const float *x)
+{
+    double sum = 0;
+    for (int c = 0; c < COLS; c++) sum += (double)m.w[(size_t)row * COLS + (size_t)c] * (double)x[c];
+    return sum;
+}
+
+struct error_sum {
+    double error, size;
+    void add(double got, double want)
+    {
+        error += (got - want) * (got - want);
+        size += want * want;
+    }
+    void check(const char *what, double most) const
+    {
+        double relative = sqrt(error / size);
+        print_message("%s: error %.2g\n", what, relative);
+        if (!(relative < most)) fail_msg("%s: error %g, at most %g", what, relative, most);
+    }
+};
+
+constexpr double MOST = X_BF16 ? 8e-3 : 1.2e-3; /* as test_prefill_half.cc, and an activation between */
+
+/* ---- a matrix ---- */
+
+/* `plain`: neither bias nor residual, rows of x of very different size; each must be right by its own measure. */
+template <int ROWS, int WIDTH> static void check_linear(void (*kernel)(Linear), int plain)
+{
+    const int n_row = 300, n_token = WIDTH + 5, stride = n_row + 3;
+    matrix m = make_matrix(FORMAT0, n_row, Tile<W0, COLS>::BYTES);
+    std::vector<float> x((size_t)n_token * COLS), scale((size_t)n_token), bias((size_t)n_row),
+        y((size_t)(n_token * stride), 7.0f);
+    std::vector<u16> halves((size_t)n_token * KP + 8);
+    for (size_t i = 0; i < x.size(); i++) x[i] = ldexpf(normal(), plain ? (int)(i / COLS) * 3 - 100 : 0);
+    for (float &v : bias) v = normal();
+    run((unsigned)(n_token + 3) / 4, 1, 1024, prefill_convert,
+        Convert{x.data(), halves.data(), scale.data(), n_token, COLS, X_BF16});
+    run((unsigned)(n_row + ROWS - 1) / ROWS, (unsigned)(n_token + WIDTH - 1) / WIDTH, 256, kernel,
+        Linear{m.tiles.data(), halves.data(), scale.data(), plain ? NULL : bias.data(),
+               plain ? NULL : y.data(), y.data(), stride, n_token, n_row});
+    for (int i = 0; i < n_token; i++) {
+        error_sum sum = {};
+        for (int r = 0; r < n_row; r++) {
+            double got = (double)y[(size_t)(i * stride + r)] - (plain ? 0 : 7 + (double)bias[(size_t)r]);
+            sum.add(got, product(m, r, &x[(size_t)i * COLS]));
+        }
+        if (!(sqrt(sum.error / sum.size) < MOST))
+            fail_msg("%d rows x %d tokens: token %d: error %g", ROWS, WIDTH, i, sqrt(sum.error / sum.size));
+        for (int r = n_row; r < stride; r++) assert_true(y[(size_t)(i * stride + r)] == 7);
+    }
+}
+
+static void test_linear(void **state)
+{
+    (void)state;
+    check_linear<128, 32>(prefill_linear_128x32, 1);
+    check_linear<128, 64>(prefill_linear_128x64, 0);
+    check_linear<256, 64>(prefill_linear_256x64, 0);
+#ifdef EMULATE_WGMMA
+    check_linear<256, 128>(prefill_linear_256x128, 0);
+#endif
+}
+
+/* ---- an expert block ---- */
+
+enum { EXPERTS = 6, USED = 3, FF = COLS };
+#ifdef EMULATE_WGMMA
+enum { TOKENS = 140, WIDTH = 128 };
+#define GATE_UP prefill_gate_up_128
+#define DOWN prefill_down_128
+#else
+enum { TOKENS = 70, WIDTH = 64 };
+#define GATE_UP prefill_gate_up_64
+#define DOWN prefill_down_64
+#endif
+
+struct begin_job {
+    Convert convert;
+    Sort sort;
+};
+
+static void test_moe(void **state)
+{
+    (void)state;
+    std::vector<matrix> expert[3], one[3];
+    u64 slot[EXPERTS][3], shared_slot[1][3];
+    for (int p = 0; p < 3; p++)
+        for (int e = 0; e <= EXPERTS; e++) {
+            int is_up = p == 1;
+            matrix m = make_matrix(is_up ? FORMAT1 : FORMAT0, FF,
+                                   is_up ? Tile<W1, COLS>::BYTES : Tile<W0, COLS>::BYTES);
+            (e < EXPERTS ? expert : one)[p].push_back(m);
+        }
+    for (int p = 0; p < 3; p++) {
+        for (int e = 0; e < EXPERTS; e++) slot[e][p] = (u64)(uintptr_t)expert[p][(size_t)e].tiles.data();
+        shared_slot[0][p] = (u64)(uintptr_t)one[p][0].tiles.data();
+    }
+    std::vector<float> x((size_t)TOKENS * COLS), scale(TOKENS), weights((size_t)TOKENS * USED), gate(TOKENS),
+        y((size_t)TOKENS * COLS);
+    std::vector<int> ids((size_t)TOKENS * USED), row_of(ids.size()), place(ids.size());
+    for (float &v : x) v = 3 * normal();
+    for (float &v : weights) v = fabsf(normal());
+    for (float &v : gate) v = normal();
+    for (float &v : y) v = normal();
+    std::vector<float> residual = y;
+    for (int i = 0; i < TOKENS; i++) /* expert 2: everybody's; expert 4: nobody's; repeats in a row */
+        for (int s = 0; s < USED; s++)
+            ids[(size_t)(i * USED + s)] = s == 0 ? 2 : i == 9 ? 5 : (i * 7 + s) % 11 < 6 ? 0 : i % 2 ? 1 : 3;
+    int n_pair = (int)ids.size(), n_piece = -1;
+    std::vector<int4> piece((size_t)(n_pair / WIDTH + EXPERTS));
+    std::vector<u16> halves((size_t)TOKENS * KP + 8), h((size_t)n_pair * KP + 8, 0xFFFF);
+    std::vector<float> flat((size_t)n_pair * COLS, NAN), shared_flat((size_t)TOKENS * COLS, NAN);
+
+    begin_job begin = {Convert{x.data(), halves.data(), scale.data(), TOKENS, COLS, X_BF16},
+                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, n_pair, USED,
+                            EXPERTS, WIDTH, 5}};
+    run(
+        1 + (TOKENS + 3) / 4, 1, 1024, +[](begin_job job) { prefill_begin(job.convert, job.sort); }, begin);
+
+    /* the list: experts rising, pairs of one rising, pieces without gaps */
+    std::vector<int> pair_at((size_t)n_pair, -1);
+    for (int p = 0; p < n_pair; p++) {
+        assert_int_equal(pair_at[(size_t)place[(size_t)p]], -1);
+        pair_at[(size_t)place[(size_t)p]] = p;
+        assert_int_equal(row_of[(size_t)place[(size_t)p]], p / USED);
+    }
+    for (int i = 1; i < n_pair; i++) {
+        int a = pair_at[(size_t)i - 1], b = pair_at[(size_t)i];
+        assert_true(ids[(size_t)a] < ids[(size_t)b] || (ids[(size_t)a] == ids[(size_t)b] && a < b));
+    }
+    int next = 0, has_full = 0, has_few = 0;
+    for (int p = 0; p < n_piece; p++) {
+        int4 at = piece[(size_t)p];
+        assert_int_equal(at.y, next);
+        assert_in_range(at.z, 1, WIDTH);
+        for (int i = 0; i < at.z; i++) assert_int_equal(ids[(size_t)pair_at[(size_t)(at.y + i)]], at.x);
+        if (at.z < WIDTH && at.y + at.z < n_pair)
+            assert_int_not_equal(ids[(size_t)pair_at[(size_t)(at.y + at.z)]], at.x);
+        has_full |= at.z == WIDTH, has_few |= at.z <= WIDTH / 2;
+        next += at.z;
+    }
+    assert_int_equal(next, n_pair);
+    assert_true(has_full && has_few);
+
+    unsigned most = (unsigned)piece.size();
+    Pieces list = {slot[0], piece.data(), &n_piece, row_of.data(), n_pair};
+    run((FF + 127) / 128, most, 256, GATE_UP, GateUp{list, halves.data(), scale.data(), h.data(), FF, KP});
+    run((COLS + 255) / 256, most, 256, DOWN, Down{list, h.data(), flat.data(), COLS});
+    Pieces all = {shared_slot[0], NULL, NULL, NULL, TOKENS};
+    unsigned pieces = (TOKENS + WIDTH - 1) / WIDTH;
+    run((FF + 127) / 128, pieces, 256, GATE_UP, GateUp{all, halves.data(), scale.data(), h.data(), FF, KP});
+    run((COLS + 255) / 256, pieces, 256, DOWN, Down{all, h.data(), shared_flat.data(), COLS});
+    run((COLS + 1023) / 1024, TOKENS, 256, prefill_sum,
+        Sum{flat.data(), place.data(), weights.data(), shared_flat.data(), gate.data(), y.data(), y.data(),
+            USED, COLS});
+
+    error_sum sum = {};
+    for (int i = 0; i < TOKENS; i += 3) {
+        std::vector<double> want(COLS);
+        for (int s = 0; s <= USED; s++) {
+            int e = s < USED ? ids[(size_t)(i * USED + s)] : 0;
+            std::vector<matrix> *from = s < USED ? expert : one;
+            double weight =
+                s < USED ? (double)weights[(size_t)(i * USED + s)] : 1 / (1 + exp(-(double)gate[(size_t)i]));
+            std::vector<float> hidden(FF);
+            for (int f = 0; f < FF; f++) {
+                double g = product(from[0][(size_t)e], f, &x[(size_t)i * COLS]),
+                       u = product(from[1][(size_t)e], f, &x[(size_t)i * COLS]);
+                hidden[(size_t)f] = (float)(g / (1 + exp(-g)) * u);
+            }
+            for (int r = 0; r < COLS; r++)
+                want[(size_t)r] += weight * product(from[2][(size_t)e], r, hidden.data());
+        }
+        for (int r = 0; r < COLS; r++)
+            sum.add((double)y[(size_t)(i * COLS + r)] - (double)residual[(size_t)(i * COLS + r)],
+                    want[(size_t)r]);
+    }
+    sum.check("expert block", 2 * MOST);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    device_end();
+    return 0;
+}
+
+int main(void)
+{
+    mote_rng_seed(&rng, 3);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_moe)};
+    return cmocka_run_group_tests(tests, NULL, end);
+}
