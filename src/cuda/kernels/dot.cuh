@@ -52,12 +52,27 @@ template <class T, int ROWS, int STEP> struct Dot {
         for (int i = 0; i < DEPTH; i++) T::load(ring[i], record, unit_of(first, i), lane);
     }
 
+    // With a tile to come (`next`: its record) this one's last turn loads its first units, where turns are whole; else
+    // the caller starts it.
+    static constexpr bool CONTINUES = COUNT % DEPTH == 0;
+
     __device__ __forceinline__ void run(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
-                                        const int *x_row, int n, float acc[ROWS][2])
+                                        const int *x_row, int n, float acc[ROWS][2], const u8 *next = nullptr)
     {
         int row_at[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) row_at[r] = r < n ? x_row[r] * T::UNITS : 0;
+#if 0
+#pragma unroll 1
+        for (int at = 0; at < COUNT; at++) {
+            bool there = EVEN || first + at * STEP < T::UNITS;
+            one(ring[0], unit_of(first, at), there, lane, lut, x, row_at, n, acc);
+#pragma unroll
+            for (int i = 0; i + 1 < DEPTH; i++) ring[i] = ring[i + 1];
+            if (at + DEPTH < COUNT) T::load(ring[DEPTH - 1], record, unit_of(first, at + DEPTH), lane);
+            else if (CONTINUES && next) T::load(ring[DEPTH - 1], next, unit_of(first, at + DEPTH - COUNT), lane);
+        }
+#else
 #pragma unroll UNROLL
         for (int turn = 0; turn < TURNS; turn++) {
 #pragma unroll
@@ -67,8 +82,10 @@ template <class T, int ROWS, int STEP> struct Dot {
                 bool there = EVEN || first + at * STEP < T::UNITS;
                 one(ring[i], unit_of(first, at), there, lane, lut, x, row_at, n, acc);
                 if (at + DEPTH < COUNT) T::load(ring[i], record, unit_of(first, at + DEPTH), lane);
+                else if (CONTINUES && next) T::load(ring[i], next, unit_of(first, at + DEPTH - COUNT), lane);
             }
         }
+#endif
     }
 
     static __device__ __forceinline__ void one(const typename T::Raw &raw, int unit, bool there, int lane, const u32 *lut,

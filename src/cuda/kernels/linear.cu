@@ -126,13 +126,15 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
         const LinearOut &out = job.out[which];
         int own = tile - out.first_tile;
         float acc[ROWS][2] = {};
-        dot.run(record, warp, lane, lut, x, row, n_x - base, acc);
         tile += job.n_block;
+        const u8 *next = nullptr;
         if (tile < job.n_tile) {
             while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
-            record = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
-            dot.start(record, warp, lane);
+            next = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
         }
+        dot.run(record, warp, lane, lut, x, row, n_x - base, acc, next);
+        record = next;
+        if (!dot.CONTINUES && next) dot.start(next, warp, lane);
         reduce_lanes<ROWS>(acc, lane, part[buffer][warp]);
         __syncthreads(); // the other buffer is free again when all have come here
         for (int i = threadIdx.x; i < 16 * ROWS; i += blockDim.x) {

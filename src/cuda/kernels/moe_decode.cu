@@ -117,12 +117,13 @@ __device__ __forceinline__ void up_tiles(const u8 *matrix, int tile, int side, i
     for (int f = blockIdx.x; f < FF_PAD / 32; f += gridDim.x, buffer ^= 1) {
         const u8 *record = matrix + (size_t)min(f * 2 + tile, last) * T::BYTES;
         float acc[ROWS][2] = {};
-        dot.run(record, first, lane, lut, x, row, n, acc);
+        const u8 *next = nullptr;
+        if (f + gridDim.x < FF_PAD / 32) next = matrix + (size_t)min((f + (int)gridDim.x) * 2 + tile, last) * T::BYTES;
+        dot.run(record, first, lane, lut, x, row, n, acc, next);
         if (f * 2 + tile > last)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = 0;
-        if (f + gridDim.x < FF_PAD / 32)
-            dot.start(matrix + (size_t)min((f + (int)gridDim.x) * 2 + tile, last) * T::BYTES, first, lane);
+        if (!dot.CONTINUES && next) dot.start(next, first, lane);
         reduce_lanes<ROWS>(acc, lane, parts[buffer].part[tile][side][first]);
         __syncthreads(); // the other buffer is free again when all have come here
         if (warp < n) quantise32(parts[buffer].hidden(lane, warp), h, FF_PAD / 128, pair_base + member[warp], f);
