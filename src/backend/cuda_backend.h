@@ -41,7 +41,7 @@ struct cuda_program {
 };
 
 /* Kernels of linear.cu, plain.cu, by their place in the text's list. */
-enum { CUDA_LINEAR_ONE, CUDA_LINEAR_MANY, CUDA_LINEAR_NORMED, CUDA_LINEAR_EMBED };
+enum { CUDA_LINEAR_ONE, CUDA_LINEAR_FOUR, CUDA_LINEAR_SIXTEEN, CUDA_LINEAR_NORMED, CUDA_LINEAR_EMBED };
 enum { CUDA_PLAIN_LINEAR, CUDA_PLAIN_GEMM, CUDA_PLAIN_PROJECT, CUDA_PLAIN_EMBED };
 
 /* What every placed thing starts with: its device memory. */

@@ -2,7 +2,7 @@
  * launch, so that q, k and v fill the device as one matrix would. */
 #include "backend/cuda_backend.h"
 
-enum { PLAIN_ROWS = 4, MANY_ROWS = 4 }; /* MAX_ROWS of plain.cu, MANY_ROWS of dot.cuh */
+enum { PLAIN_ROWS = 4 }; /* MAX_ROWS of plain.cu */
 
 /* As linear.cu and plain.cu have them. */
 struct linear_out {
@@ -90,8 +90,8 @@ static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear
         return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)outs.n_block + 1, 1, 1, block, 0, args);
     }
     void *args[] = {&outs, &cuda->act, &n_x};
-    unsigned passes = n_x == 1 ? 1 : (unsigned)(n_x + MANY_ROWS - 1) / MANY_ROWS;
-    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : CUDA_LINEAR_MANY, (unsigned)outs.n_block, passes, 1, block, 0, args);
+    unsigned passes = (unsigned)(n_x + 15) / 16;
+    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : n_x <= 4 ? CUDA_LINEAR_FOUR : CUDA_LINEAR_SIXTEEN, (unsigned)outs.n_block, passes, 1, block, 0, args);
 }
 
 mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job)

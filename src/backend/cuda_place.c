@@ -6,7 +6,7 @@
 #include "backend/cuda_backend.h"
 
 static const struct cuda_text linear_text = {
-    .name = "linear.cu", .kernel = {"linear_one", "linear_many", "linear_normed", "embed"}, .is_hot = 1};
+    .name = "linear.cu", .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"}, .is_hot = 1};
 static const struct cuda_text plain_text = {
     .name = "plain.cu", .kernel = {"plain_linear", "plain_gemm", "plain_project", "plain_embed"}, .is_hot = 1};
 static const struct cuda_text moe_text = {

@@ -4,8 +4,6 @@
 #include "act.cuh"
 #include "dot.cuh"
 
-constexpr int MANY_ROWS = 4; // share a pass over the weights
-
 // Warps that share the columns of a tile.
 constexpr int LINEAR_WARPS = (COLS + 127) / 128 >= 8 ? 8 : (COLS + 127) / 128 >= 4 ? 4 : (COLS + 127) / 128 >= 2 ? 2 : 1;
 
@@ -119,23 +117,22 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
         }
     }
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
-    int row[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) row[r] = base + r;
+    int n = min(n_x - base, ROWS);
+    LaneRows<ROWS> row(ROWS == 1 ? 0 : base, n, lane);
     for (;;) {
         const LinearOut &out = job.out[which];
         int own = tile - out.first_tile;
-        float acc[ROWS][2] = {};
+        Sums<ROWS> sums;
         tile += job.n_block;
         const u8 *next = nullptr;
         if (tile < job.n_tile) {
             while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
             next = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
         }
-        dot.run(record, warp, lane, lut, x, row, n_x - base, acc, next);
+        dot.run(record, warp, lane, lut, x, row, n, sums, next);
         record = next;
         if (!dot.CONTINUES && next) dot.start(next, warp, lane);
-        reduce_lanes<ROWS>(acc, lane, part[buffer][warp]);
+        reduce(sums, lane, part[buffer][warp]);
         __syncthreads(); // the other buffer is free again when all have come here
         for (int i = threadIdx.x; i < 16 * ROWS; i += blockDim.x) {
             int r = i / 16, w = own * 16 + i % 16;
@@ -159,9 +156,15 @@ extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 24 / LINEAR_WARP
 }
 
 extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 16 / LINEAR_WARPS)
-    linear_many(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
+    linear_four(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
-    linear<MANY_ROWS>(job, x, n_x);
+    linear<4>(job, x, n_x);
+}
+
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 16 / LINEAR_WARPS)
+    linear_sixteen(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
+{
+    linear<16>(job, x, n_x);
 }
 
 extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 24 / LINEAR_WARPS)

@@ -14,9 +14,7 @@
 #include "expert.cuh"
 #include "dot.cuh"
 
-// Rows of an expert that share a pass over its weights: few have more in steps of a few rows, and two leave room for
-// 32 warps on a multiprocessor.
-constexpr int MANY_ROWS = 2;
+constexpr int MANY_ROWS = 4; // rows of an expert that share a pass over its weights
 constexpr int MAX_PAIRS = 1024; // 32 rows x 32 experts
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128;
 using Gate = Tile<GATE, D_MODEL>;
@@ -78,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (threadIdx.x == 0) check_expert(ids, pair, n_expert, fault);
     const u8 *matrix = (const u8 *)slot[expert * 3 + side];
     bool there = ff_tile < (N_FF + 15) / 16;
-    float acc[1][2] = {};
-    int zero[1] = {0};
+    Sums<1> sums = {};
+    LaneRows<1> zero(0, 1, lane);
     if (!there) {
         row.take(0, x, 0);
         __syncthreads();
@@ -89,16 +87,16 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
         dot.start(record, first, lane);
         row.take(0, x, 0);
         __syncthreads();
-        dot.run(record, first, lane, lut_gate, row.view(), zero, 1, acc);
+        dot.run(record, first, lane, lut_gate, row.view(), zero, 1, sums);
     } else {
         Dot<Up, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
         dot.start(record, first, lane);
         row.take(0, x, 0);
         __syncthreads();
-        dot.run(record, first, lane, lut_up, row.view(), zero, 1, acc);
+        dot.run(record, first, lane, lut_up, row.view(), zero, 1, sums);
     }
-    reduce_lanes<1>(acc, lane, parts.part[tile][side][first]);
+    reduce(sums, lane, parts.part[tile][side][first]);
     __syncthreads();
     if (warp == 0) quantise32(parts.hidden(lane, 0), h, FF_PAD / 128, pair_base + pair, blockIdx.x);
 }
@@ -107,24 +105,24 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
 // the next tile are asked for before this one's sums are put together.
 template <class T, int ROWS>
 __device__ __forceinline__ void up_tiles(const u8 *matrix, int tile, int side, int first, const u32 *lut, const mote_step_act &x,
-                                         const int *row, int n, UpParts<MANY_ROWS> *parts, const mote_step_act &h,
-                                         const int *member, int pair_base)
+                                         bool is_staged, int n, UpParts<MANY_ROWS> *parts, const mote_step_act &h,
+                                         const int *member, int n_used, int pair_base)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
     const int last = (N_FF + 15) / 16 - 1; // tiles past the end: the last one again, and 0 to the sums
+    LaneRows<ROWS> row(0, n, lane);
+    if (!is_staged) row.b[0] = member[row.b[0]] / n_used, row.c[0] = member[row.c[0]] / n_used;
     Dot<T, ROWS, SPLIT> dot;
     dot.start(matrix + (size_t)min((int)blockIdx.x * 2 + tile, last) * T::BYTES, first, lane);
     for (int f = blockIdx.x; f < FF_PAD / 32; f += gridDim.x, buffer ^= 1) {
         const u8 *record = matrix + (size_t)min(f * 2 + tile, last) * T::BYTES;
-        float acc[ROWS][2] = {};
+        Sums<ROWS> sums;
         const u8 *next = nullptr;
         if (f + gridDim.x < FF_PAD / 32) next = matrix + (size_t)min((f + (int)gridDim.x) * 2 + tile, last) * T::BYTES;
-        dot.run(record, first, lane, lut, x, row, n, acc, next);
-        if (f * 2 + tile > last)
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = 0;
+        dot.run(record, first, lane, lut, x, row, n, sums, next);
+        if (f * 2 + tile > last) sums = {};
         if (!dot.CONTINUES && next) dot.start(next, first, lane);
-        reduce_lanes<ROWS>(acc, lane, parts[buffer].part[tile][side][first]);
+        reduce(sums, lane, parts[buffer].part[tile][side][first]);
         __syncthreads(); // the other buffer is free again when all have come here
         if (warp < n) quantise32(parts[buffer].hidden(lane, warp), h, FF_PAD / 128, pair_base + member[warp], f);
     }
@@ -166,25 +164,20 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
     const u8 *matrix = (const u8 *)slot[expert * 3 + side];
     for (int from = 0; from < n_member; from += MANY_ROWS) {
-        int n = min(n_member - from, MANY_ROWS), row[MANY_ROWS];
+        int n = min(n_member - from, MANY_ROWS);
         mote_step_act x = x_in;
         if (from) __syncthreads(); // rows are still read
-#pragma unroll
-        for (int r = 0; r < MANY_ROWS; r++) {
-            row[r] = r < n ? member[from + r] / n_used : 0;
-            if (STAGED) {
-                if (r < n) rows.take(r, x_in, row[r]);
-                row[r] = r;
-            }
+        if constexpr (STAGED) {
+            for (int r = 0; r < n; r++) rows.take(r, x_in, member[from + r] / n_used);
+            x = rows.view();
         }
-        if constexpr (STAGED) x = rows.view();
         __syncthreads();
         if (SAME || side == 0) {
-            if (n == 1) up_tiles<Gate, 1>(matrix, tile, side, first, lut_gate, x, row, 1, parts, h, member + from, pair_base);
-            else up_tiles<Gate, MANY_ROWS>(matrix, tile, side, first, lut_gate, x, row, n, parts, h, member + from, pair_base);
+            if (n == 1) up_tiles<Gate, 1>(matrix, tile, side, first, lut_gate, x, STAGED, 1, parts, h, member + from, n_used, pair_base);
+            else up_tiles<Gate, MANY_ROWS>(matrix, tile, side, first, lut_gate, x, STAGED, n, parts, h, member + from, n_used, pair_base);
         } else {
-            if (n == 1) up_tiles<Up, 1>(matrix, tile, side, first, lut_up, x, row, 1, parts, h, member + from, pair_base);
-            else up_tiles<Up, MANY_ROWS>(matrix, tile, side, first, lut_up, x, row, n, parts, h, member + from, pair_base);
+            if (n == 1) up_tiles<Up, 1>(matrix, tile, side, first, lut_up, x, STAGED, 1, parts, h, member + from, n_used, pair_base);
+            else up_tiles<Up, MANY_ROWS>(matrix, tile, side, first, lut_up, x, STAGED, n, parts, h, member + from, n_used, pair_base);
         }
     }
 }
@@ -245,29 +238,43 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
             record = (const u8 *)slot[valid_expert(ids, pair, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
             dot.start(record, first, lane);
         }
-        int row[1] = {pair_base + pair};
-        float acc[1][2] = {};
-        dot.run(record, first, lane, lut, h, row, 1, acc);
-        reduce_lanes<1>(acc, lane, part + (first * n_used + pair) * 16);
+        LaneRows<1> row(pair_base + pair, 1, lane);
+        Sums<1> sums;
+        dot.run(record, first, lane, lut, h, row, 1, sums);
+        reduce(sums, lane, part + (first * n_used + pair) * 16);
     }
     __syncthreads();
     sum_pairs(part, weights, squash, 1, n_used, residual, y, d_model);
 }
 
-// A tile times n <= ROWS rows of h, to part[pair][16].
+template <int ROWS> __device__ __forceinline__ int pick(const int *of, int i)
+{
+    if (ROWS == 1) return of[0];
+    return i < 2 ? (i ? of[1] : of[0]) : (i == 2 ? of[2] : of[3]);
+}
+
+// A tile times n <= ROWS rows of h, to part[pair][16]; past n, pairs are the first again.
 template <int ROWS>
 __device__ __forceinline__ void down_rows(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &h,
-                                          const int *pair, int pair_base, float *part)
+                                          const int *pair, int n, int pair_base, float *part)
 {
     Dot<Down, ROWS, DOWN_SPLIT> dot;
-    int row[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) row[r] = pair_base + pair[r];
-    float acc[ROWS][2] = {};
+    Sums<ROWS> sums;
+    LaneRows<ROWS> row;
+    int mine = pick<ROWS>(pair, lane & 3); // the pair of this lane's sums
+    row.b[0] = pair_base + pick<ROWS>(pair, lane >> 3), row.c[0] = pair_base + mine;
     dot.start(record, first, lane);
-    dot.run(record, first, lane, lut, h, row, ROWS, acc);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) reduce_lanes<1>(&acc[r], lane, part + pair[r] * 16);
+    dot.run(record, first, lane, lut, h, row, n, sums);
+    if constexpr (ROWS == 1) {
+        reduce(sums, lane, part + mine * 16);
+    } else {
+        float *to = part + mine * 16 + (lane >> 2);
+        const float(*v)[2] = sums.v[0];
+        if ((lane & 3) < n) {
+            to[0] = (v[0][0] + v[1][0]) + (v[2][0] + v[3][0]);
+            to[8] = (v[0][1] + v[1][1]) + (v[2][1] + v[3][1]);
+        }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
@@ -300,13 +307,15 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
         const u8 *record = (const u8 *)slot[expert_of[at] * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
         float *to = part + (size_t)first * n_pair * 16;
         while (at >= 0) {
-            int pair[MANY_ROWS] = {at, next[at]};
-            if (pair[1] < 0) {
-                down_rows<1>(record, first, lane, lut, h, pair, pair_base, to);
-                break;
+            int pair[MANY_ROWS], n = 0;
+#pragma unroll
+            for (int r = 0; r < MANY_ROWS; r++) {
+                pair[r] = at >= 0 ? at : pair[0];
+                n += at >= 0;
+                if (at >= 0) at = next[at];
             }
-            down_rows<MANY_ROWS>(record, first, lane, lut, h, pair, pair_base, to);
-            at = next[pair[1]];
+            if (n == 1) down_rows<1>(record, first, lane, lut, h, pair, 1, pair_base, to);
+            else down_rows<MANY_ROWS>(record, first, lane, lut, h, pair, n, pair_base, to);
         }
     }
     __syncthreads();

@@ -26,12 +26,12 @@ extern "C" __global__ void __launch_bounds__(SPLIT * 32)
             expert = 0;
         }
         const u8 *record = (const u8 *)slot[expert * 3 + which] + (size_t)blockIdx.x * T::BYTES;
-        int row[1] = {pair_base + (of_rows ? p / n_used : p)};
-        float acc[1][2] = {};
+        LaneRows<1> row(pair_base + (of_rows ? p / n_used : p), 1, lane);
+        Sums<1> sums;
         Dot<T, 1, SPLIT> dot;
         dot.start(record, warp, lane);
-        dot.run(record, warp, lane, lut, x, row, 1, acc);
-        reduce_lanes<1>(acc, lane, part[warp]);
+        dot.run(record, warp, lane, lut, x, row, 1, sums);
+        reduce(sums, lane, part[warp]);
         __syncthreads();
         int n = blockIdx.x * 16 + threadIdx.x;
         if (threadIdx.x < 16 && n < n_out) {
