@@ -291,6 +291,8 @@ struct mote_bench_options {
     int n_repeat;       /* 0: 5 */
     int n_thread;
     struct mote_model_options *model_options;
+    const int64_t *batch; /* model: sessions that generate together, each 1..64; none: 1 */
+    size_t n_batch;
 };
 /* *bandwidth: bytes per second of plain reads measured at the start of the run. */
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,

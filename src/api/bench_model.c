@@ -1,5 +1,5 @@
-/* bench_model.c: a whole model through the public calls: prompts ("pp512"), then generation at several depths
- * ("tg64 @ 2048").
+/* bench_model.c: a whole model through sessions: prompts ("pp512"), then generation at several depths ("tg64 @ 2048"), by
+ * several sessions together ("tg64 x 4 @ 2048").
  *
  * Bytes are the weights that the steps read, each once per step: everything but the embedding's rows, and of the
  * experts as many as so many rows choose on average when the router favours none, n (1 - (1 - k/n)^rows). Generation
@@ -13,16 +13,18 @@
 #include "api/bench.h"
 #include "api/handle.h"
 
-enum { MAX_TOKENS = 1 << 20 };
+enum { MAX_TOKENS = 1 << 20, MAX_SESSIONS = 64 };
 
 struct model_bench {
     const struct mote_bench_job *job;
     mote_model *model;
-    mote_session *session;
+    mote_session *session[MAX_SESSIONS]; /* made as they are needed */
+    int64_t n_session;                   /* of the row being timed */
     struct mote_model_info info;
     double dense_bytes, output_bytes, expert_bytes; /* all layers; all experts */
     double kv_bytes;                                /* of one token */
     int32_t *tokens;                                /* random ids, as many as the longest eval */
+    int64_t n_token;                                /* of tokens */
     int64_t n, depth;                               /* of the row being timed */
 };
 
@@ -85,7 +87,8 @@ static double prompt_bytes(const struct model_bench *bench)
 static double generate_bytes(const struct model_bench *bench)
 {
     double n = (double)bench->n, seen = n * (double)bench->depth + n * (n + 1) / 2;
-    return n * (step_bytes(bench, 1) + bench->output_bytes) + seen * bench->kv_bytes;
+    return n * (step_bytes(bench, bench->n_session) + bench->output_bytes) +
+           (double)bench->n_session * seen * bench->kv_bytes;
 }
 
 /* ---- runs ---- */
@@ -94,29 +97,39 @@ static mote_status to_depth(void *context, int64_t run)
 {
     struct model_bench *bench = context;
     (void)run;
-    int64_t length = mote_session_length(bench->session);
-    if (length < bench->depth)
-        return mote_session_eval(bench->session, bench->tokens + length, (size_t)(bench->depth - length));
-    return mote_session_truncate(bench->session, bench->depth);
+    for (int64_t i = 0; i < bench->n_session; i++) {
+        if (!bench->session[i]) TRY(mote_session_create(bench->model, &bench->session[i]));
+        int64_t length = mote_session_length(bench->session[i]);
+        if (length > bench->depth) TRY(mote_session_truncate(bench->session[i], bench->depth));
+        else if (length < bench->depth)
+            TRY(mote_session_eval(bench->session[i], bench->tokens + length, (size_t)(bench->depth - length)));
+    }
+    return MOTE_OK;
 }
 
 static mote_status run_prompt(void *context, int64_t run)
 {
     struct model_bench *bench = context;
     (void)run;
-    return mote_session_eval(bench->session, bench->tokens, (size_t)bench->n);
+    return mote_session_eval(bench->session[0], bench->tokens, (size_t)bench->n);
 }
 
 static mote_status run_generate(void *context, int64_t run)
 {
     struct model_bench *bench = context;
+    struct mote_turn turn[MAX_SESSIONS];
     (void)run;
-    for (int64_t i = 0; i < bench->n; i++)
-        TRY(mote_session_eval(bench->session, bench->tokens + bench->depth + i, 1));
+    for (int64_t i = 0; i < bench->n; i++) {
+        for (int64_t j = 0; j < bench->n_session; j++) /* tokens of their own, so that routing differs */
+            turn[j] = (struct mote_turn){.session = bench->session[j]->timeline,
+                                         .ids = bench->tokens + (bench->depth + i + 131 * j) % bench->n_token,
+                                         .n = 1};
+        TRY(mote_timeline_eval_many(turn, bench->n_session));
+    }
     return MOTE_OK;
 }
 
-static mote_status bench_row(struct model_bench *bench, int64_t n, int64_t depth, int is_prompt)
+static mote_status bench_row(struct model_bench *bench, int64_t n, int64_t depth, int64_t n_session, int is_prompt)
 {
     const struct mote_network *network = bench->model->network;
     const struct mote_layer *layer = &network->layer[0];
@@ -124,16 +137,18 @@ static mote_status bench_row(struct model_bench *bench, int64_t n, int64_t depth
     char name[64];
     bench->n = n;
     bench->depth = depth;
+    bench->n_session = n_session;
     if (is_prompt) snprintf(name, sizeof name, "pp%lld", (long long)n);
-    else snprintf(name, sizeof name, "tg%lld @ %lld", (long long)n, (long long)depth);
+    else if (n_session == 1) snprintf(name, sizeof name, "tg%lld @ %lld", (long long)n, (long long)depth);
+    else snprintf(name, sizeof name, "tg%lld x %lld @ %lld", (long long)n, (long long)n_session, (long long)depth);
     double output = (double)network->output.w.n_row * (double)network->output.w.n_col;
-    double each = (double)bench->info.n_param_active - output, n_logits = is_prompt ? 1 : (double)n;
+    double each = (double)bench->info.n_param_active - output, n_row = (double)n * (double)n_session, n_logits = is_prompt ? 1 : n_row;
     struct mote_bench_row row = {.what = "model",
                                  .name = name,
                                  .type = mote_format_traits(of->format)->name,
-                                 .rows = n,
+                                 .rows = n * n_session,
                                  .bytes = is_prompt ? prompt_bytes(bench) : generate_bytes(bench),
-                                 .operations = 2 * (each * (double)n + output * n_logits)};
+                                 .operations = 2 * (each * n_row + output * n_logits)};
     TRY(mote_bench_time_long(bench->job, to_depth, is_prompt ? run_prompt : run_generate, bench, &row));
     return mote_bench_report(bench->job, &row);
 }
@@ -155,16 +170,21 @@ static mote_status open_model(struct model_bench *bench, int64_t n_token)
     mote_rng_seed(&rng, 17);
     for (int64_t i = 0; i < n_token; i++)
         bench->tokens[i] = (int32_t)mote_rng_below(&rng, (uint64_t)bench->info.n_vocab);
-    return mote_session_create(bench->model, &bench->session);
+    bench->n_token = n_token;
+    return MOTE_OK;
 }
 
 mote_status mote_bench_model(const struct mote_bench_job *job)
 {
-    static const int64_t default_rows[] = {512}, default_depth[] = {0};
+    static const int64_t default_rows[] = {512}, default_depth[] = {0}, default_batch[] = {1};
     const struct mote_bench_options *options = job->options;
     FAIL_IF(!options->model, MOTE_ARGUMENT, "bench: the path of a model is needed");
     const int64_t *rows, *depth = options->n_depth ? options->depth : default_depth;
-    size_t n_rows, n_depth = options->n_depth ? options->n_depth : 1;
+    const int64_t *batch = options->n_batch ? options->batch : default_batch;
+    size_t n_rows, n_depth = options->n_depth ? options->n_depth : 1, n_batch = options->n_batch ? options->n_batch : 1;
+    for (size_t i = 0; i < n_batch; i++)
+        FAIL_IF(batch[i] < 1 || batch[i] > MAX_SESSIONS, MOTE_ARGUMENT, "%lld sessions together, expected 1..%d",
+                (long long)batch[i], MAX_SESSIONS);
     TRY(mote_bench_rows(job, default_rows, 1, &rows, &n_rows));
     int64_t n_generate = options->n_generate ? options->n_generate : 64, most = 1;
     FAIL_IF(n_generate > MAX_TOKENS, MOTE_ARGUMENT, "%lld tokens to generate, expected 1..%d",
@@ -179,10 +199,11 @@ mote_status mote_bench_model(const struct mote_bench_job *job)
     struct model_bench bench = {.job = job};
     mote_status status = open_model(&bench, most);
     if (status == MOTE_OK) status = mote_bench_start(job);
-    for (size_t i = 0; status == MOTE_OK && i < n_rows; i++) status = bench_row(&bench, rows[i], 0, 1);
-    for (size_t i = 0; status == MOTE_OK && i < n_depth; i++)
-        status = bench_row(&bench, n_generate, depth[i], 0);
-    mote_session_destroy(bench.session);
+    for (size_t i = 0; status == MOTE_OK && i < n_rows; i++) status = bench_row(&bench, rows[i], 0, 1, 1);
+    for (size_t j = 0; j < n_batch; j++)
+        for (size_t i = 0; status == MOTE_OK && i < n_depth; i++)
+            status = bench_row(&bench, n_generate, depth[i], batch[j], 0);
+    for (int i = 0; i < MAX_SESSIONS; i++) mote_session_destroy(bench.session[i]);
     mote_model_close(bench.model);
     mote_mem_free(bench.tokens);
     return status;

@@ -54,16 +54,17 @@ static int bench(const struct command *self, int argc, char **argv)
 {
     struct model_rows m = {0};
     struct mote_bench_options options = MOTE_OPTIONS(mote_bench_options);
-    const char *rows = NULL, *depth = NULL;
+    const char *rows = NULL, *depth = NULL, *batch = NULL;
     int64_t n_repeat = 0;
     int csv = 0, json = 0;
-    int64_t row_list[32], depth_list[32];
+    int64_t row_list[32], depth_list[32], batch_list[32];
     const struct option_row table[] = {
         MODEL_ROWS(m),
         {0, "type", OPTION_TEXT, &options.type, "kernel, moe: one format (all)"},
         {0, "shape", OPTION_TEXT, &options.shape, "moe: NE/D/F/K or a shape's name (128/2048/768/8)"},
         {'M', "rows", OPTION_TEXT, &rows, "activation rows, or prompt lengths: 1,8,64"},
         {'d', "depth", OPTION_TEXT, &depth, "model: tokens in the cache before generation: 0,2048"},
+        {'B', "sessions", OPTION_TEXT, &batch, "model: sessions that generate together: 1,4,16"},
         {'n', "tokens", OPTION_INT, &options.n_generate, "model: tokens to generate (64)"},
         {'r', "repeat", OPTION_INT, &n_repeat, "runs of each (5)"},
         {0, "csv", OPTION_FLAG, &csv, "comma-separated"},
@@ -85,6 +86,12 @@ static int bench(const struct command *self, int argc, char **argv)
         if (n < 1) return usage_error(self, "-d %s: expected numbers such as 0,2048", depth);
         options.depth = depth_list;
         options.n_depth = (size_t)n;
+    }
+    if (batch) {
+        int n = parse_list(batch, batch_list, 32);
+        if (n < 1) return usage_error(self, "-B %s: expected numbers such as 1,4,16", batch);
+        options.batch = batch_list;
+        options.n_batch = (size_t)n;
     }
     struct mote_model_options model = model_options(&m);
     options.model = m.model;
