@@ -87,7 +87,10 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
 
     TRY(mote_budget_create((size_t)options.memory, &model->budget));
     TRY(mote_catalogue_open(path, model->budget, &model->catalogue));
-    struct mote_network_options network = {.act_f32 = act};
+    struct mote_network_options network = {
+        .act_f32 = act, .progress = show_backend, .progress_context = model};
+    model->progress = options.progress;
+    model->progress_context = options.progress_context;
     TRY(mote_network_open(model->catalogue, &network, model->budget, &model->network));
     const struct mote_hyper *hyper = &model->network->hyper;
     mote_status status =
@@ -104,8 +107,6 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     model->n_batch = options.n_batch ? options.n_batch : 512;
     if (model->n_batch > model->n_ctx) model->n_batch = model->n_ctx;
     model->kv_type = (enum mote_kv_type)kv;
-    model->progress = options.progress;
-    model->progress_context = options.progress_context;
     model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread,
                                                            .moe_unfused = moe,
                                                            .progress = show_backend,

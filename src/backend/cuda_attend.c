@@ -167,7 +167,7 @@ static mote_status single_rows(struct cuda_backend *cuda, const struct mote_atte
     if (n_share < 1) n_share = 1;
 
     int window = visible < n_ctx ? (int)job->window : 0;
-    int quantise = n_row <= CUDA_DECODE_ROWS && job->head_dim % 32 == 0 &&
+    int quantise = n_row <= cuda->decode_rows && job->head_dim % 32 == 0 &&
                    job->n_head * job->head_dim <= cuda->limits.max_col; /* else nobody reads it as an input */
     float scale = job->scale, *out = job->out;
     struct mote_step_act act = {0};
@@ -230,7 +230,7 @@ mote_status mote_cuda_attend(struct mote_backend *backend, const struct mote_att
     if (cuda->max_span_row == 1)
         return single_rows(cuda, job, type, ROPE_ATTEND, &heads, &frequencies, n_ctx, &s);
     TRY(rope_store(cuda, type, &heads, &frequencies));
-    if (batch->n_row > CUDA_DECODE_ROWS && cuda->max_span_row > PREFILL_SPAN)
+    if (batch->n_row > cuda->decode_rows && cuda->max_span_row > PREFILL_SPAN)
         return tiles(cuda, job, type, n_ctx, &s);
     return single_rows(cuda, job, type, ATTEND, &heads, &frequencies, n_ctx, &s);
 }

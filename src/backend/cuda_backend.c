@@ -49,7 +49,7 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
     FAIL_IF(l->max_row < 1 || l->max_row > 65535, MOTE_ARGUMENT, "backend: %lld rows a step, expected 1..65535",
             (long long)l->max_row);
     FAIL_IF(l->n_expert < 0 || l->n_expert > MOTE_MAX_EXPERTS || l->n_used < 0 || l->n_used > l->n_expert ||
-                (int64_t)CUDA_DECODE_ROWS * l->n_used > MOTE_MAX_EXPERTS || l->n_rot < 0 || l->n_rot > l->head_dim,
+                l->n_rot < 0 || l->n_rot > l->head_dim,
             MOTE_ARGUMENT, "backend: limits out of range");
     memset(at, 0, sizeof *at);
     int64_t n = l->max_row, pair = n * l->n_used, ff = larger(l->n_ff, l->n_ff_shared);
@@ -329,7 +329,7 @@ static mote_status replay_begin(struct mote_backend *backend, const struct mote_
     struct cuda_backend *cuda = cuda_of(backend);
     *state = MOTE_REPLAY_RUN;
     const struct mote_batch *batch = cuda->batch;
-    if (cuda->no_graph || batch->n_row > CUDA_DECODE_ROWS) return MOTE_OK;
+    if (cuda->no_graph || batch->n_row > cuda->decode_rows) return MOTE_OK;
     struct cuda_record wanted = {.shape = *shape,
                                  .n_row = batch->n_row,
                                  .n_span = batch->n_span,
@@ -390,7 +390,7 @@ static mote_status rms_norm(struct mote_backend *backend, const float *x, const 
     cuda->act_of = NULL;
     for (int64_t at = 0; at < n_row; at += CUDA_INPUT_ROWS) {
         int64_t n = n_row - at < CUDA_INPUT_ROWS ? n_row - at : CUDA_INPUT_ROWS;
-        int quantise = n_row <= CUDA_DECODE_ROWS;
+        int quantise = n_row <= cuda->decode_rows;
         TRY(mote_cuda_input_rows(cuda, x, row + at, n, n_col, norm, eps, y + at * n_col, quantise ? &cuda->act : NULL));
         if (quantise) cuda->act_of = y;
     }
@@ -503,6 +503,8 @@ static mote_status create(const struct mote_backend_options *options, const stru
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;
     cuda->max_pair = limits->max_row * limits->n_used;
+    cuda->decode_rows = CUDA_DECODE_ROWS;
+    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS) cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
     mote_status status = open_backend(cuda, options);
     if (status != MOTE_OK) {
         destroy(&cuda->base);

@@ -15,7 +15,8 @@
 #include "cuda/step.h"
 
 enum {
-    CUDA_DECODE_ROWS = 32, /* steps of at most so many rows take the decode kernels */
+    CUDA_DECODE_ROWS = 64,    /* steps of at most so many rows take the decode kernels (see decode_rows) */
+    CUDA_DECODE_PAIRS = 1024, /* and of so many pairs of a row and an expert: MAX_PAIRS of moe_decode.cu */
     CUDA_DEFINE = 384,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2,         /* staging buffers of an upload: one is packed while the other is copied */
@@ -106,6 +107,7 @@ struct cuda_backend {
     struct mote_backend_limits limits;
     int moe_unfused;
     int64_t max_pair; /* max_row * n_used */
+    int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
     struct cuda_program *program; /* [n_program] */
     size_t n_program, max_program;

@@ -45,7 +45,7 @@ static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear
                             .n_col = (int32_t)w->n_col};
     int n_x = (int)n_row, split = w->n_row < 4096 ? 4 : 1;
     void *args[] = {&job, &x, &n_x, &split};
-    if (n_row > CUDA_DECODE_ROWS)
+    if (n_row > cuda->decode_rows)
         return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64), (unsigned)((n_row + 63) / 64), 1,
                              256, 0, args);
     return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR, (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
@@ -98,7 +98,7 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const float *x = job->norm ? job->norm_out : job->x;
-    int is_few = job->n_row <= CUDA_DECODE_ROWS, any_tiles = 0, fresh = 1;
+    int is_few = job->n_row <= cuda->decode_rows, any_tiles = 0, fresh = 1;
     const struct cuda_weight *w0 = job->out[0].weight->placed;
     for (int j = 0; j < job->n_out; j++)
         any_tiles |= ((const struct cuda_weight *)job->out[j].weight->placed)->kind.code != MOTE_CODE_NONE;

@@ -75,10 +75,10 @@ struct router_job {
 };
 
 /* Few rows, plain weights: norm, products and choice in one launch. */
-static int fits_router(const struct mote_route *job)
+static int fits_router(const struct cuda_backend *cuda, const struct mote_route *job)
 {
     const struct mote_linear *linear = job->router;
-    if (!linear || job->n_row > CUDA_DECODE_ROWS || linear->n_out > 2) return 0;
+    if (!linear || job->n_row > cuda->decode_rows || linear->n_out > 2) return 0;
     const struct cuda_weight *w = linear->out[0].weight->placed, *gate = linear->out[linear->n_out - 1].weight->placed;
     return w->kind.code == MOTE_CODE_NONE && gate->kind.code == MOTE_CODE_NONE && gate->kind.item == w->kind.item &&
            (linear->n_out == 1 || (gate->n_row == 1 && !gate->bias)) && linear->norm_out != linear->x &&
@@ -123,7 +123,7 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    if (fits_router(job)) return run_router(cuda, job);
+    if (fits_router(cuda, job)) return run_router(cuda, job);
     if (job->router) TRY(mote_cuda_linear(backend, job->router));
     int program, layer = job->layer;
     float scale = job->routing->scale;
@@ -246,7 +246,7 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .pair_base = (int)cuda->max_pair,
                                     .hidden = job->shared_hidden};
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
-    if (is_fused && all_tiled && job->n_row > CUDA_DECODE_ROWS) return mote_cuda_prefill_moe(cuda, job);
+    if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);
     if (cuda->act_of != job->x) {
         TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->d_model, NULL, 0, NULL, &cuda->act));
         cuda->act_of = job->x;
@@ -257,7 +257,7 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
         b->x = job->x;
         b->residual = i ? job->y : residual;
         b->y = job->y;
-        if (is_fused && b->experts->is_tiled && job->n_row <= CUDA_DECODE_ROWS) TRY(run_fused(cuda, b));
+        if (is_fused && b->experts->is_tiled && job->n_row <= cuda->decode_rows) TRY(run_fused(cuda, b));
         else TRY(run_unfused(cuda, b));
     }
     FAIL_IF(n == 0, MOTE_INTERNAL, "expert block without experts");

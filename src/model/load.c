@@ -31,7 +31,7 @@ struct mote_network_state {
     float *floats;  /* backend memory */
     struct mote_backend *backend;
     int charged; /* mapped bytes are in the budget */
-    int act_f32;
+    struct mote_network_options options;
 };
 
 /* ---- metadata ---- */
@@ -209,7 +209,7 @@ static mote_status copy_name(struct mote_network *model, const char *text, const
 
 static void count_act(const struct mote_network *model, enum mote_format format, int act_f32, unsigned *mask)
 {
-    *mask |= 1u << (act_f32 || model->state->act_f32 ? MOTE_ACT_F32 : mote_act_default(format));
+    *mask |= 1u << (act_f32 || model->state->options.act_f32 ? MOTE_ACT_F32 : mote_act_default(format));
 }
 
 static mote_status load_matrix(struct mote_network *model, const char *name, int optional, int act_f32,
@@ -219,7 +219,7 @@ static mote_status load_matrix(struct mote_network *model, const char *name, int
     TRY(fetch(model, name, optional, cols, rows, 1, &tensor));
     if (!tensor) return MOTE_OK;
     out->w = mote_tensor_matrix(tensor, 0);
-    out->act_f32 = act_f32 || model->state->act_f32;
+    out->act_f32 = act_f32 || model->state->options.act_f32;
     model->mapped_bytes += tensor_bytes(tensor);
     count_act(model, tensor->format, act_f32, &model->limits.act_linear);
     if (cols > model->limits.max_col) model->limits.max_col = cols;
@@ -311,7 +311,7 @@ static mote_status load_experts(struct mote_network *model, uint64_t layer,
     set->n_expert = (int32_t)n_expert;
     set->n_ff = n_ff;
     set->d_model = d_model;
-    set->act_f32 = model->state->act_f32;
+    set->act_f32 = model->state->options.act_f32;
     int64_t *widest =
         rule->offset == offsetof(struct mote_layer, experts) ? &limits->n_ff : &limits->n_ff_shared;
     if (n_ff > *widest) *widest = n_ff;
@@ -442,7 +442,7 @@ mote_status mote_network_open(const struct mote_catalogue *catalogue,
     mote_status status = mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *model->state, &model->state);
     if (status == MOTE_OK) {
         mote_arena_init(&model->state->arena, budget, MOTE_MEM_TABLES);
-        model->state->act_f32 = options && options->act_f32;
+        if (options) model->state->options = *options;
         status = load(model);
     }
     if (status != MOTE_OK) {
@@ -520,6 +520,7 @@ static mote_status place(struct mote_network *model, struct mote_backend *backen
         TRY(mote_budget_take(model->budget, MOTE_MEM_MAPPED, model->mapped_bytes));
         model->state->charged = 1;
     }
+    struct mote_network_state *state = model->state;
     TRY(place_vectors(model, backend));
     TRY(place_weight(backend, &model->embedding));
     if (model->tied) model->output.placed = model->embedding.placed;
@@ -534,6 +535,10 @@ static mote_status place(struct mote_network *model, struct mote_backend *backen
         TRY(place_weight(backend, &layer->shared_gate));
         TRY(place_set(backend, &layer->experts));
         TRY(place_set(backend, &layer->shared));
+        if (state->options.progress && !backend->ops->reads_in_place)
+            state->options.progress(state->options.progress_context, "loading",
+                                    (size_t)((double)model->mapped_bytes * (double)(i + 1) / (double)model->hyper.n_layer),
+                                    model->mapped_bytes, "bytes");
         if (layer->experts.n_expert && backend->ops->place_routing)
             TRY(backend->ops->place_routing(backend, &layer->routing, &layer->router));
     }

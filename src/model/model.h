@@ -52,6 +52,9 @@ struct mote_network {
 
 struct mote_network_options {
     int act_f32; /* float activations in every product; 0: each format's default */
+    /* While weights are copied to a device: bytes of the file done and in all. NULL: nobody asks. */
+    void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
+    void *progress_context;
 };
 
 /* Read hyper-parameters and find every tensor of the architecture's plan, checking shapes; no weight is read,

@@ -1,4 +1,4 @@
-// linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 32); and rows of the
+// linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 64); and rows of the
 // embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns.
 #include "common.cuh"
 #include "act.cuh"

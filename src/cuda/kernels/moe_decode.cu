@@ -1,11 +1,11 @@
-// moe_decode.cu: the expert block for few rows (1 to 32), in two dependent stages, experts found on the device.
+// moe_decode.cu: the expert block for few rows (1 to 64), in two dependent stages, experts found on the device.
 //
 //   gate_up   h[pair] = act(gate_e(x), up_e(x)), quantised where it is made     (W0 gate, W1 up; K = d_model)
 //   down      y[row] = residual + sum over slots of weight * down_e(h[pair])    (W2; K2 = n_ff)
 //
 // A pair is (row, slot), numbered row * n_used + slot. One row (`_one`): every pair is computed for itself. More rows
 // (`_many`): pairs of one expert are found by looking at the ids, by every block for itself, and share its weights; at
-// most 32 x n_used of them lie in one shared array. Expert weights are reached through the slot table alone:
+// most MAX_PAIRS lie in one shared array. Expert weights are reached through the slot table alone:
 // [n_expert][gate, up, down] addresses.
 // moe_reference.cu is the same one product at a time: the same bits.
 // Constants: GATE, UP, DOWN (template arguments of Tile<> before the columns), D_MODEL, N_FF.
@@ -15,7 +15,7 @@
 #include "dot.cuh"
 
 constexpr int MANY_ROWS = 4; // rows of an expert that share a pass over its weights
-constexpr int MAX_PAIRS = 1024; // 32 rows x 32 experts
+constexpr int MAX_PAIRS = 1024; // CUDA_DECODE_PAIRS of cuda_backend.h
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128;
 using Gate = Tile<GATE, D_MODEL>;
 using Up = Tile<UP, D_MODEL>;
