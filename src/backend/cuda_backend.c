@@ -380,7 +380,7 @@ mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, cons
     int columns = (int)n_col, n_unit = (int)((n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS), by_list = row != NULL;
     if (row) memcpy(rows.row, row, (size_t)n_row * sizeof *row);
     void *args[] = {&x, &rows, &by_list, &norm, &eps, &columns, &n_unit, &out, (void *)(uintptr_t)act};
-    return mote_cuda_run(cuda, cuda->rows_program, 0, (unsigned)n_row, 1, 1, cuda_linear_warps(n_col) * 32, 0, args);
+    return mote_cuda_run(cuda, cuda->rows_program, 0, (unsigned)n_row, 1, 1, cuda_row_warps(n_col) * 32, 0, args);
 }
 
 static mote_status rms_norm(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row, int64_t n_col,

@@ -58,6 +58,7 @@ struct cuda_weight {
     struct mote_tile_kind kind;
     int64_t n_row, n_col;
     const float *bias; /* [n_row] device, or NULL */
+    unsigned warps;    /* of a tile's columns: WARPS of linear.cu */
     int decode, prefill; /* programs */
 };
 
@@ -150,12 +151,12 @@ struct cuda_backend {
     int prefill_program, prefill_is_bf16; /* prefill_step.cu; what its copy of x is made of */
 };
 
-/* Warps that share a row's columns: LINEAR_WARPS of linear.cu. Norms take as many, so that a row's sum of squares is the
- * same whichever kernel makes it. */
-static inline unsigned cuda_linear_warps(int64_t n_col)
+/* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same
+ * whichever kernel makes it. */
+static inline unsigned cuda_row_warps(int64_t n_col)
 {
     int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
-    return unit >= 8 ? 8 : unit >= 4 ? 4 : unit >= 2 ? 2 : 1;
+    return unit >= 16 ? 16 : unit >= 8 ? 8 : unit >= 4 ? 4 : unit >= 2 ? 2 : 1;
 }
 
 static inline struct cuda_backend *cuda_of(struct mote_backend *backend)

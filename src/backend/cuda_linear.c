@@ -56,7 +56,7 @@ static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear
  * few tiles. `resident`: blocks that the device runs at once. */
 static int32_t blocks_of(const struct cuda_backend *cuda, int32_t tile, unsigned block, int is_normed)
 {
-    int32_t resident = cuda->info->n_sm * (is_normed ? 1 : (int32_t)(768 / block));
+    int32_t resident = cuda->info->n_sm * (is_normed || block > 256 ? 1 : (int32_t)(768 / block));
     int32_t turns = (tile + resident - 1) / resident;
     return (tile + turns - 1) / turns;
 }
@@ -80,7 +80,7 @@ static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear
         tile += (int32_t)((other->n_row + MOTE_TILE_ROWS - 1) / MOTE_TILE_ROWS);
         *done |= 1u << j;
     }
-    unsigned block = cuda_linear_warps(w->n_col) * 32;
+    unsigned block = w->warps * 32;
     int n_x = (int)job->n_row;
     outs.n_tile = tile;
     outs.n_block = blocks_of(cuda, tile, block, is_normed);
@@ -103,7 +103,8 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
     for (int j = 0; j < job->n_out; j++)
         any_tiles |= ((const struct cuda_weight *)job->out[j].weight->placed)->kind.code != MOTE_CODE_NONE;
     /* One row: the first product norms it on its way; it must not write where it still reads. */
-    int is_normed = job->norm && job->n_row == 1 && w0->kind.code != MOTE_CODE_NONE && job->norm_out != job->x;
+    int is_normed = job->norm && job->n_row == 1 && w0->kind.code != MOTE_CODE_NONE &&
+                    w0->warps == cuda_row_warps(w0->n_col) && job->norm_out != job->x;
     if (job->norm && !is_normed) /* quantised even for plain weights: experts read the same rows next */
         TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->n_col, job->norm, job->eps, job->norm_out,
                                  is_few ? &cuda->act : NULL));

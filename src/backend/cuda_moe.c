@@ -29,7 +29,7 @@ static mote_status route_program(struct cuda_backend *cuda, const struct mote_ro
 /* Norms of a row are summed by as many warps everywhere; two share an expert. */
 static int router_warps(int64_t d_model)
 {
-    int warps = (int)cuda_linear_warps(d_model);
+    int warps = (int)cuda_row_warps(d_model);
     return warps < 2 ? 2 : warps;
 }
 

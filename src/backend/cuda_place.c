@@ -97,6 +97,13 @@ mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *by
 
 /* ---- one matrix ---- */
 
+/* Many warps end a tile sooner; where every multiprocessor has many tiles to go through, fewer waste less. */
+static unsigned tile_warps(const struct cuda_backend *cuda, const struct mote_matrix *w)
+{
+    unsigned warps = cuda_row_warps(w->n_col);
+    return w->n_row > (int64_t)cuda->info->n_sm * MOTE_TILE_ROWS * 4 && warps > 8 ? 8 : warps;
+}
+
 static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, struct cuda_weight *placed)
 {
     const struct mote_matrix *w = &weight->w;
@@ -107,7 +114,9 @@ static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, 
     if (placed->kind.code == MOTE_CODE_NONE)
         return mote_cuda_program(cuda, &plain_text, &placed->decode, "ITEM=%d", (int)placed->kind.item);
     mote_tile_kind_text(&placed->kind, text);
-    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld", text, (long long)w->n_col));
+    placed->warps = tile_warps(cuda, w);
+    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld WARPS=%u", text, (long long)w->n_col,
+                          placed->warps));
     return mote_cuda_prefill_weight(cuda, placed);
 }
 

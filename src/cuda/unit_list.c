@@ -1,38 +1,13 @@
 /* unit_list.c: the table of representative units. See unit_list.h.
  *
- * The first row of a text is what every architecture compiles; the others are compiled for sm_90a. linear.cu has a
- * row for every format: all views of Tile<> are instantiated at least once. The rest covers the kinds of codes.
+ * The first row of a text is what every architecture compiles; the others are compiled for sm_90a. Between
+ * them they have every kind of codes and of scales.
  */
 #include "cuda/unit_list.h"
 
 #include "cuda/layout.h"
 
-/* Columns of a scale where the format's own block says it (GROUP kinds of layout.h). */
-#define BLOCK_Q4_0 "32"
-#define BLOCK_Q4_1 "32"
-#define BLOCK_Q5_0 "32"
-#define BLOCK_Q5_1 "32"
-#define BLOCK_Q8_0 "32"
-#define BLOCK_IQ4_NL "32"
-#define BLOCK_TQ1_0 "256"
-#define BLOCK_TQ2_0 "256"
-#define BLOCK_MXFP4 "32"
-#define BLOCK_Q1_0 "128"
-#define BLOCK_Q2_0 "64"
-#define BLOCK_PQ2_0 "128"
-#define BLOCK_PTQ1_0 "128"
-#define BLOCK_AFFINE2 "64"
-#define BLOCK_AFFINE3 "64"
-#define BLOCK_AFFINE4 "64"
-#define BLOCK_AFFINE5 "32"
-#define BLOCK_AFFINE6 "64"
-#define BLOCK_AFFINE8 "128"
-#define BLOCK_MLX_MXFP4 "32"
-#define SUB_0(format) BLOCK_##format
-#define SUB_16(format) "16"
-#define SUB_32(format) "32"
-
-/* The template arguments of Tile<> before the columns, of a row of MOTE_TILE_KINDS. */
+/* The template arguments of Tile<> before the columns. */
 #define TILE_TEXT(code, zero, table, sub, item, min, exponent) \
     "MOTE_CODE_" #code "," #zero ",MOTE_TABLE_" #table "," sub ",MOTE_ITEM_" #item "," #min "," #exponent ",0"
 #define TILE_Q4_K TILE_TEXT(C4, 0, NONE, "32", U8, 1, 0)
@@ -49,6 +24,10 @@
 #define TILE_NVFP4 "MOTE_CODE_LUT4,0,MOTE_TABLE_E2M1,16,MOTE_ITEM_UE4M3,0,-1,1" /* with a tensor scale */
 #define TILE_AFFINE4 TILE_TEXT(C4, 0, NONE, "64", BF16, 1, 0)
 
+#define LINEAR(name)                                                     \
+    {                                                                    \
+        {"linear.cu", "W0=" TILE_##name " COLS=2048 WARPS=16"}, #name, 1 \
+    }
 #define SHAPE_30B " D_MODEL=2048 N_FF=768"
 #define MOE(name, gate, up, down)                                                  \
     {                                                                              \
@@ -60,6 +39,10 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"rows.cu", "ROWS=1"}, "all", 1},
     {{"route.cu", "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1"}, "128/8", 1},
     {{"route.cu", "N_EXPERT=256 N_USED=8 SCORE=2 N_GROUP=8 N_GROUP_USED=4 RENORMALISE=1"}, "256/8-groups", 1},
+    {{"router.cu",
+      "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1 ITEM=2 D_MODEL=2048 WARPS=16"},
+     "128/8",
+     1},
     {{"plain.cu", "ITEM=1"}, "bf16", 1},
     {{"plain.cu", "ITEM=0"}, "f16", 1},
     {{"plain.cu", "ITEM=2"}, "f32", 1},
@@ -67,16 +50,24 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"attend.cu", "HEAD_DIM=64 N_HEAD=16 N_HEAD_KV=16 N_ROT=64"}, "64/16/16", 1},
 
     {{"attend_prefill.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128 SHARED=101376"}, "128/32/4", 1},
-    {{"attend_prefill.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128 SHARED=232448"}, "128/32/4-hopper", 1},
-
-#define X(format, code, zero, table, sub, item, min, exponent)                                               \
-    {{"linear.cu", "W0=" TILE_TEXT(code, zero, table, SUB_##sub(format), item, min, exponent) " COLS=2048"}, \
-     #format,                                                                                                \
+    {{"attend_prefill.cu", "HEAD_DIM=128 N_HEAD=32 N_HEAD_KV=4 N_ROT=128 SHARED=232448"},
+     "128/32/4-hopper",
      1},
-    MOTE_TILE_KINDS(X)
-#undef X
-        {{"linear.cu", "W0=" TILE_NVFP4 " COLS=2048"}, "NVFP4-scaled", 1},
-    {{"linear.cu", "W0=" TILE_Q4_K " COLS=5632"}, "Q4_K-wide", 1},
+
+    LINEAR(Q4_K),
+    LINEAR(Q6_K),
+    LINEAR(Q2_K),
+    LINEAR(Q3_K),
+    LINEAR(Q8_0),
+    LINEAR(IQ2_XXS),
+    LINEAR(IQ3_XXS),
+    LINEAR(IQ4_XS),
+    LINEAR(TQ1_0),
+    LINEAR(TQ2_0),
+    LINEAR(MXFP4),
+    LINEAR(AFFINE4),
+    LINEAR(NVFP4),
+    {{"linear.cu", "W0=" TILE_Q4_K " COLS=5632 WARPS=8"}, "Q4_K-wide", 1},
 
     MOE("Q4_K/Q6_K", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K),
     MOE("Q2_K/Q3_K", TILE_Q2_K, TILE_Q2_K, TILE_Q3_K),
@@ -86,7 +77,7 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MOE("NVFP4/AFFINE4", TILE_NVFP4, TILE_NVFP4, TILE_AFFINE4),
 
     {{"moe_reference.cu", "W0=" TILE_Q4_K " COLS=2048 SPLIT=4"}, "Q4_K", 0},
-    {{"moe_reference.cu", "W0=" TILE_IQ2_XXS " COLS=768 SPLIT=1"}, "IQ2_XXS", 0},
+    {{"moe_reference.cu", "W0=" TILE_IQ2_XXS " COLS=768 SPLIT=2"}, "IQ2_XXS", 0},
 
     {{"prefill_step.cu", ""}, "all", 1},
     {{"prefill_linear.cu", "W0=" TILE_Q4_K " COLS=2048 X_BF16=0"}, "Q4_K", 1},

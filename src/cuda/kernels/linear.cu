@@ -1,11 +1,11 @@
 // linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 64); and rows of the
-// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns.
+// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns; WARPS, 1 to 16.
 #include "common.cuh"
 #include "act.cuh"
 #include "dot.cuh"
 
-// Warps that share the columns of a tile.
-constexpr int LINEAR_WARPS = (COLS + 127) / 128 >= 8 ? 8 : (COLS + 127) / 128 >= 4 ? 4 : (COLS + 127) / 128 >= 2 ? 2 : 1;
+// Warps that share the columns of a tile, and blocks of them that a multiprocessor runs.
+constexpr int LINEAR_WARPS = WARPS, ONE_BLOCKS = WARPS > 8 ? 1 : 24 / WARPS, MANY_BLOCKS = 16 / WARPS;
 
 // ---- one matrix ----
 
@@ -85,7 +85,8 @@ template <int ROWS, bool NORM = false>
 __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &act, int n_x, const NormedRow &normed = {})
 {
     using T = Tile<W0, COLS>;
-    __shared__ float part[2][LINEAR_WARPS][16 * ROWS], square[LINEAR_WARPS];
+    constexpr int BUFFERS = ROWS > 4 ? 1 : 2; // of sums: two save a barrier where there is room
+    __shared__ float part[BUFFERS][LINEAR_WARPS][16 * ROWS], square[LINEAR_WARPS];
     __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     __shared__ SharedRows<ROWS == 1 ? T::UNITS : 1, 1> shared_row;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x, base = blockIdx.y * ROWS, buffer = 0;
@@ -145,29 +146,30 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
             out.y[at] = out.residual ? out.residual[at] + sum : sum;
         }
         if (tile >= job.n_tile) return;
-        buffer ^= 1;
+        if (BUFFERS == 1) __syncthreads();
+        else buffer ^= 1;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 24 / LINEAR_WARPS)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, ONE_BLOCKS)
     linear_one(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
     linear<1>(job, x, n_x);
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 16 / LINEAR_WARPS)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, MANY_BLOCKS)
     linear_four(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
     linear<4>(job, x, n_x);
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 16 / LINEAR_WARPS)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, MANY_BLOCKS)
     linear_sixteen(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act x, int n_x)
 {
     linear<16>(job, x, n_x);
 }
 
-extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 24 / LINEAR_WARPS)
+extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, MANY_BLOCKS)
     linear_normed(const __grid_constant__ LinearOuts job, const __grid_constant__ mote_step_act act,
                   const __grid_constant__ NormedRow row)
 {
