@@ -215,7 +215,8 @@ static void test_against_cpu(void **state)
 static void check_caches(const char *path)
 {
     static const enum mote_kv_type types[] = {MOTE_KV_F16, MOTE_KV_Q8_0};
-    static const double limit[] = {2e-2, 1e-1}; /* a code of a key or value may round the other way */
+    /* A code of a key or value may round the other way, and a router near a tie then chooses another expert. */
+    static const double limit[] = {2e-2, 2.5e-1};
     static struct prompt prompt[N_PROMPT];
     struct run cpu, cuda;
     run_open(path, &(struct run_options){.act_f32 = 1}, &cpu);
@@ -407,6 +408,35 @@ static void test_graph(void **state)
     each_model(check_graph);
 }
 
+/* What the plan says a run takes on the device is what it takes, to the byte. */
+static void check_plan(const char *path)
+{
+    struct run run;
+    struct mote_memory_plan plan;
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .max_row = 100}, &run);
+    struct mote_memory_plan_options options = {.backend = &mote_backend_cuda,
+                                               .forward = {.max_row = 100},
+                                               .kv_type = MOTE_KV_F16,
+                                               .n_ctx = N_CTX,
+                                               .n_sequence = 1};
+    must(mote_memory_plan_make(run.network, &options, &plan));
+    struct mote_timeline *session = run_session(&run, N_CTX, MOTE_KV_F16);
+    static const enum mote_mem_kind kinds[] = {MOTE_MEM_MAPPED, MOTE_MEM_WEIGHTS, MOTE_MEM_KV,
+                                               MOTE_MEM_SCRATCH};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (plan.bytes[kinds[i]] != mote_budget_used(run.budget, kinds[i]))
+            fail_msg("%s: %s planned %zu, taken %zu", path, mote_mem_kind_name(kinds[i]),
+                     plan.bytes[kinds[i]], mote_budget_used(run.budget, kinds[i]));
+    mote_timeline_destroy(session);
+    run_close(&run);
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    each_model(check_plan);
+}
+
 static void test_rerun(void **state)
 {
     (void)state;
@@ -473,7 +503,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_golden),     cmocka_unit_test(test_caches),
         cmocka_unit_test(test_batch),       cmocka_unit_test(test_rerun),      cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_fused),       cmocka_unit_test(test_fused_text),
+        cmocka_unit_test(test_fused),       cmocka_unit_test(test_fused_text), cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

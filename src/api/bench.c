@@ -41,8 +41,8 @@ static void summarise(double *sample, int n, struct mote_bench_row *row)
 
 enum { MAX_REPEAT = 1000 };
 
-mote_status mote_bench_time(const struct mote_bench_job *job, mote_bench_run_fn *run, mote_bench_run_fn *finish,
-                            void *context, struct mote_bench_row *row)
+mote_status mote_bench_time(const struct mote_bench_job *job, mote_bench_run_fn *run,
+                            mote_bench_run_fn *finish, void *context, struct mote_bench_row *row)
 {
     double sample[MAX_REPEAT];
     int64_t next = 0, batch = 1;

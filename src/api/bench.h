@@ -34,8 +34,8 @@ typedef mote_status mote_bench_run_fn(void *context, int64_t run);
 /* Time runs: one unmeasured, then n_repeat samples. A sample is as many runs as take about 20 ms; seconds, low and
  * high of the row are of one run: median, least and most of the samples. Runs are numbered from 0. `finish`, when
  * given, ends a sample inside its clock: a device's runs may be under way when they return. */
-mote_status mote_bench_time(const struct mote_bench_job *job, mote_bench_run_fn *run, mote_bench_run_fn *finish,
-                            void *context, struct mote_bench_row *row);
+mote_status mote_bench_time(const struct mote_bench_job *job, mote_bench_run_fn *run,
+                            mote_bench_run_fn *finish, void *context, struct mote_bench_row *row);
 /* The same for a run that is long enough to be a sample, with what must be done before each outside the clock. */
 mote_status mote_bench_time_long(const struct mote_bench_job *job, mote_bench_run_fn *before,
                                  mote_bench_run_fn *run, void *context, struct mote_bench_row *row);

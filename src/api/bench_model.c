@@ -102,7 +102,8 @@ static mote_status to_depth(void *context, int64_t run)
         int64_t length = mote_session_length(bench->session[i]);
         if (length > bench->depth) TRY(mote_session_truncate(bench->session[i], bench->depth));
         else if (length < bench->depth)
-            TRY(mote_session_eval(bench->session[i], bench->tokens + length, (size_t)(bench->depth - length)));
+            TRY(mote_session_eval(bench->session[i], bench->tokens + length,
+                                  (size_t)(bench->depth - length)));
     }
     return MOTE_OK;
 }
@@ -129,7 +130,8 @@ static mote_status run_generate(void *context, int64_t run)
     return MOTE_OK;
 }
 
-static mote_status bench_row(struct model_bench *bench, int64_t n, int64_t depth, int64_t n_session, int is_prompt)
+static mote_status bench_row(struct model_bench *bench, int64_t n, int64_t depth, int64_t n_session,
+                             int is_prompt)
 {
     const struct mote_network *network = bench->model->network;
     const struct mote_layer *layer = &network->layer[0];
@@ -140,9 +142,12 @@ static mote_status bench_row(struct model_bench *bench, int64_t n, int64_t depth
     bench->n_session = n_session;
     if (is_prompt) snprintf(name, sizeof name, "pp%lld", (long long)n);
     else if (n_session == 1) snprintf(name, sizeof name, "tg%lld @ %lld", (long long)n, (long long)depth);
-    else snprintf(name, sizeof name, "tg%lld x %lld @ %lld", (long long)n, (long long)n_session, (long long)depth);
+    else
+        snprintf(name, sizeof name, "tg%lld x %lld @ %lld", (long long)n, (long long)n_session,
+                 (long long)depth);
     double output = (double)network->output.w.n_row * (double)network->output.w.n_col;
-    double each = (double)bench->info.n_param_active - output, n_row = (double)n * (double)n_session, n_logits = is_prompt ? 1 : n_row;
+    double each = (double)bench->info.n_param_active - output, n_row = (double)n * (double)n_session,
+           n_logits = is_prompt ? 1 : n_row;
     struct mote_bench_row row = {.what = "model",
                                  .name = name,
                                  .type = mote_format_traits(of->format)->name,
@@ -181,10 +186,11 @@ mote_status mote_bench_model(const struct mote_bench_job *job)
     FAIL_IF(!options->model, MOTE_ARGUMENT, "bench: the path of a model is needed");
     const int64_t *rows, *depth = options->n_depth ? options->depth : default_depth;
     const int64_t *batch = options->n_batch ? options->batch : default_batch;
-    size_t n_rows, n_depth = options->n_depth ? options->n_depth : 1, n_batch = options->n_batch ? options->n_batch : 1;
+    size_t n_rows, n_depth = options->n_depth ? options->n_depth : 1,
+                   n_batch = options->n_batch ? options->n_batch : 1;
     for (size_t i = 0; i < n_batch; i++)
-        FAIL_IF(batch[i] < 1 || batch[i] > MAX_SESSIONS, MOTE_ARGUMENT, "%lld sessions together, expected 1..%d",
-                (long long)batch[i], MAX_SESSIONS);
+        FAIL_IF(batch[i] < 1 || batch[i] > MAX_SESSIONS, MOTE_ARGUMENT,
+                "%lld sessions together, expected 1..%d", (long long)batch[i], MAX_SESSIONS);
     TRY(mote_bench_rows(job, default_rows, 1, &rows, &n_rows));
     int64_t n_generate = options->n_generate ? options->n_generate : 64, most = 1;
     FAIL_IF(n_generate > MAX_TOKENS, MOTE_ARGUMENT, "%lld tokens to generate, expected 1..%d",

@@ -273,7 +273,8 @@ static mote_status time_block(struct moe_bench *bench, struct mote_bench_row *ro
 static mote_status count_experts(struct moe_bench *bench, double *mean)
 {
     const struct mote_backend_ops *ops = bench->backend->ops;
-    int64_t n_run = on_device(bench) ? DEVICE_BLOCKS * DEVICE_RUNS : bench->n_layer * bench->n_set, n_pair = bench->n_x * bench->shape.n_used, total = 0;
+    int64_t n_run = on_device(bench) ? DEVICE_BLOCKS * DEVICE_RUNS : bench->n_layer * bench->n_set,
+            n_pair = bench->n_x * bench->shape.n_used, total = 0;
     for (int64_t run = 0; run < n_run; run++) {
         uint8_t seen[MOTE_MAX_EXPERTS] = {0};
         TRY(route(bench, layer_of(bench, run), input_of(bench, run)));

@@ -183,7 +183,7 @@ enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
 enum { MOTE_REPLAY_ROWS = 16 };
 struct mote_replay {
     const void *who; /* whose buffers the calls work on */
-    int32_t n_want; /* rows of the step whose logits are computed */
+    int32_t n_want;  /* rows of the step whose logits are computed */
     int32_t want[MOTE_REPLAY_ROWS];
 };
 
@@ -254,9 +254,10 @@ struct mote_backend_limits {
 };
 
 struct mote_backend_options {
-    int device;      /* of several: which */
-    int no_graph;    /* run every step launch by launch (measurements, debugging) */
-    void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit); /* or NULL */
+    int device;   /* of several: which */
+    int no_graph; /* run every step launch by launch (measurements, debugging) */
+    void (*progress)(void *context, const char *what, size_t done, size_t total,
+                     const char *unit); /* or NULL */
     void *progress_context;
     int n_thread;    /* 0: as many as CPUs */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same

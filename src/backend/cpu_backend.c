@@ -289,4 +289,5 @@ static mote_status cpu_create(const struct mote_backend_options *options,
     return MOTE_OK;
 }
 
-const struct mote_backend_kind mote_backend_cpu = {.name = "cpu", .scratch = cpu_scratch_bytes, .create = cpu_create};
+const struct mote_backend_kind mote_backend_cpu = {
+    .name = "cpu", .scratch = cpu_scratch_bytes, .create = cpu_create};

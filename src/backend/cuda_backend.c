@@ -8,7 +8,8 @@
 
 #include "base/log.h"
 
-static const struct cuda_text rows_text = {.name = "rows.cu", .kernel = {"input_rows", "activate", "combine"}, .is_hot = 1};
+static const struct cuda_text rows_text = {
+    .name = "rows.cu", .kernel = {"input_rows", "activate", "combine"}, .is_hot = 1};
 
 /* ---- layout of the scratch ---- */
 
@@ -17,9 +18,9 @@ struct cuda_scratch {
     size_t position, span_of_row, span, fault;
     size_t act_q, act_scale, act_sum;    /* [max_row][max_col], also [max_row][d_model] */
     size_t down_q, down_scale, down_sum; /* [max_pair + max_row][widest n_ff] */
-    size_t gate, up, product;            /* f32, unfused and plain: [max_pair][n_ff], .., [max_pair][d_model] */
-    size_t hidden;                       /* f32 [max_pair][n_ff]: plain experts */
-    size_t ticket;                       /* i32 [max_row] */
+    size_t gate, up, product; /* f32, unfused and plain: [max_pair][n_ff], .., [max_pair][d_model] */
+    size_t hidden;            /* f32 [max_pair][n_ff]: plain experts */
+    size_t ticket;            /* i32 [max_row] */
     size_t attend, prefill;
     size_t bytes;
 };
@@ -35,8 +36,8 @@ static int take(size_t *total, size_t *offset, int64_t count, size_t size)
 static int take_act(size_t *total, size_t *q, size_t *scale, size_t *sum, int64_t n_row, int64_t n_col)
 {
     int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS, count;
-    return !__builtin_mul_overflow(n_row, unit, &count) && take(total, q, count, 256) && take(total, scale, count, 16) &&
-           take(total, sum, count, 32);
+    return !__builtin_mul_overflow(n_row, unit, &count) && take(total, q, count, 256) &&
+           take(total, scale, count, 16) && take(total, sum, count, 32);
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -46,8 +47,8 @@ static int64_t larger(int64_t a, int64_t b)
 
 static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct cuda_scratch *at)
 {
-    FAIL_IF(l->max_row < 1 || l->max_row > 65535, MOTE_ARGUMENT, "backend: %lld rows a step, expected 1..65535",
-            (long long)l->max_row);
+    FAIL_IF(l->max_row < 1 || l->max_row > 65535, MOTE_ARGUMENT,
+            "backend: %lld rows a step, expected 1..65535", (long long)l->max_row);
     FAIL_IF(l->n_expert < 0 || l->n_expert > MOTE_MAX_EXPERTS || l->n_used < 0 || l->n_used > l->n_expert ||
                 l->n_rot < 0 || l->n_rot > l->head_dim,
             MOTE_ARGUMENT, "backend: limits out of range");
@@ -75,15 +76,16 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
 
 /* ---- programs ---- */
 
-mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index, const char *define, ...)
+mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index,
+                              const char *define, ...)
 {
     struct cuda_program program = {.text = text};
     va_list args;
     va_start(args, define);
     int length = vsnprintf(program.define, sizeof program.define, define, args);
     va_end(args);
-    FAIL_IF(length < 0 || (size_t)length >= sizeof program.define, MOTE_INTERNAL, "%s: constants of %d characters", text->name,
-            length);
+    FAIL_IF(length < 0 || (size_t)length >= sizeof program.define, MOTE_INTERNAL,
+            "%s: constants of %d characters", text->name, length);
     for (size_t i = 0; i < cuda->n_program; i++)
         if (cuda->program[i].text == text && !strcmp(cuda->program[i].define, program.define)) {
             *index = (int)i;
@@ -112,11 +114,13 @@ static mote_status ready(struct mote_backend *backend)
     size_t n = 0;
     struct mote_cuda_unit *unit;
     struct mote_cuda_module **module;
-    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, cuda->n_program + 1, sizeof *unit + sizeof *module, &unit));
+    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, cuda->n_program + 1, sizeof *unit + sizeof *module,
+                        &unit));
     module = (struct mote_cuda_module **)(void *)(unit + cuda->n_program);
     for (size_t i = 0; i < cuda->n_program; i++)
         if (!cuda->program[i].module)
-            unit[n++] = (struct mote_cuda_unit){.text = cuda->program[i].text->name, .define = cuda->program[i].define};
+            unit[n++] = (struct mote_cuda_unit){.text = cuda->program[i].text->name,
+                                                .define = cuda->program[i].define};
     mote_status status = n ? mote_cuda_load(cuda->cuda, unit, n, module, show_compiling, cuda) : MOTE_OK;
     n = 0;
     for (size_t i = 0; i < cuda->n_program && status == MOTE_OK; i++) {
@@ -131,11 +135,13 @@ static mote_status ready(struct mote_backend *backend)
     return status;
 }
 
-mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                          unsigned block, size_t shared, void **args)
+mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, unsigned grid_x,
+                          unsigned grid_y, unsigned grid_z, unsigned block, size_t shared, void **args)
 {
-    struct mote_cuda_launch shape = {
-        .grid = {grid_x, grid_y, grid_z}, .block = block, .shared = shared, .flags = cuda->chain ? MOTE_CUDA_CHAIN : 0};
+    struct mote_cuda_launch shape = {.grid = {grid_x, grid_y, grid_z},
+                                     .block = block,
+                                     .shared = shared,
+                                     .flags = cuda->chain ? MOTE_CUDA_CHAIN : 0};
     return mote_cuda_launch(cuda->cuda, &cuda->program[program].kernel[kernel], &shape, args);
 }
 
@@ -146,7 +152,8 @@ static void destroy(struct mote_backend *backend)
     struct cuda_backend *cuda = cuda_of(backend);
     if (cuda->cuda) {
         (void)mote_cuda_sync(cuda->cuda);
-        for (size_t i = 0; i < cuda->n_record; i++) mote_cuda_graph_destroy(cuda->cuda, cuda->record[i].graph);
+        for (size_t i = 0; i < cuda->n_record; i++)
+            mote_cuda_graph_destroy(cuda->cuda, cuda->record[i].graph);
         for (size_t i = 0; i < cuda->n_program; i++) mote_cuda_unload(cuda->cuda, cuda->program[i].module);
         for (int i = 0; i < CUDA_STAGES; i++) {
             if (cuda->stage[i].event) mote_cuda_event_destroy(cuda->cuda, cuda->stage[i].event);
@@ -166,16 +173,19 @@ static void destroy(struct mote_backend *backend)
 
 /* ---- memory ---- */
 
-static mote_status take_memory(struct cuda_backend *cuda, enum mote_mem_kind kind, int is_pinned, size_t size, void *out)
+static mote_status take_memory(struct cuda_backend *cuda, enum mote_mem_kind kind, int is_pinned, size_t size,
+                               void *out)
 {
     if (cuda->n_allocation == cuda->max_allocation) {
         size_t more = cuda->max_allocation ? 2 * cuda->max_allocation : 256;
-        TRY(mote_mem_resize(cuda->budget, MOTE_MEM_TABLES, more * sizeof *cuda->allocation, &cuda->allocation));
+        TRY(mote_mem_resize(cuda->budget, MOTE_MEM_TABLES, more * sizeof *cuda->allocation,
+                            &cuda->allocation));
         cuda->max_allocation = more;
     }
     void *memory;
     TRY(mote_budget_take(cuda->budget, kind, size));
-    mote_status status = is_pinned ? mote_cuda_alloc_pinned(cuda->cuda, size, &memory) : mote_cuda_alloc(cuda->cuda, size, &memory);
+    mote_status status = is_pinned ? mote_cuda_alloc_pinned(cuda->cuda, size, &memory)
+                                   : mote_cuda_alloc(cuda->cuda, size, &memory);
     if (status != MOTE_OK) {
         mote_budget_give(cuda->budget, kind, size);
         return status;
@@ -216,7 +226,8 @@ static mote_status op_alloc(struct mote_backend *backend, enum mote_mem_kind kin
     return MOTE_OK;
 }
 
-static mote_status op_alloc_host(struct mote_backend *backend, enum mote_mem_kind kind, size_t size, void *out)
+static mote_status op_alloc_host(struct mote_backend *backend, enum mote_mem_kind kind, size_t size,
+                                 void *out)
 {
     void *memory;
     TRY(take_memory(cuda_of(backend), kind, 1, size ? size : 1, &memory));
@@ -247,12 +258,15 @@ static mote_status settle(struct cuda_backend *cuda)
     if (fault.code == MOTE_STEP_FINE) return MOTE_OK;
     TRY(mote_cuda_fill(cuda->cuda, cuda->fault, 0, sizeof fault));
     switch (fault.code) {
-    case MOTE_STEP_NAN: return mote_fail(MOTE_NUMERIC, "router: row %d of the step has a NaN (layer %d)", fault.row, fault.layer);
+    case MOTE_STEP_NAN:
+        return mote_fail(MOTE_NUMERIC, "router: row %d of the step has a NaN (layer %d)", fault.row,
+                         fault.layer);
     case MOTE_STEP_TOKEN:
-        return mote_fail(MOTE_ARGUMENT, "token %d (row %d of the step) is not in the vocabulary", fault.value, fault.row);
+        return mote_fail(MOTE_ARGUMENT, "token %d (row %d of the step) is not in the vocabulary", fault.value,
+                         fault.row);
     default:
-        return mote_fail(MOTE_ARGUMENT, "experts: pair %d of the step chooses expert %d, which is not there", fault.row,
-                         fault.value);
+        return mote_fail(MOTE_ARGUMENT, "experts: pair %d of the step chooses expert %d, which is not there",
+                         fault.row, fault.value);
     }
 }
 
@@ -273,17 +287,19 @@ static mote_status op_sync(struct mote_backend *backend)
 static mote_status begin(struct mote_backend *backend, const struct mote_batch *batch)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    FAIL_IF(batch->n_row < 1 || batch->n_row > cuda->limits.max_row, MOTE_ARGUMENT, "step: %d rows, expected 1..%lld", batch->n_row,
-            (long long)cuda->limits.max_row);
-    FAIL_IF(batch->n_span < 1 || batch->n_span > batch->n_row, MOTE_ARGUMENT, "step: %d spans of %d rows", batch->n_span,
-            batch->n_row);
+    FAIL_IF(batch->n_row < 1 || batch->n_row > cuda->limits.max_row, MOTE_ARGUMENT,
+            "step: %d rows, expected 1..%lld", batch->n_row, (long long)cuda->limits.max_row);
+    FAIL_IF(batch->n_span < 1 || batch->n_span > batch->n_row, MOTE_ARGUMENT, "step: %d spans of %d rows",
+            batch->n_span, batch->n_row);
     if (cuda->is_step_pending) TRY(settle(cuda)); /* the last step still reads the staging block */
     size_t n = (size_t)cuda->limits.max_row;
     uint8_t *block = cuda->host_step;
     int32_t *token = (int32_t *)(void *)block;
     int32_t *position = (int32_t *)(void *)(block + ((uint8_t *)cuda->position - (uint8_t *)cuda->token));
-    int32_t *span_of_row = (int32_t *)(void *)(block + ((uint8_t *)cuda->span_of_row - (uint8_t *)cuda->token));
-    struct mote_step_span *span = (struct mote_step_span *)(void *)(block + ((uint8_t *)cuda->span - (uint8_t *)cuda->token));
+    int32_t *span_of_row =
+        (int32_t *)(void *)(block + ((uint8_t *)cuda->span_of_row - (uint8_t *)cuda->token));
+    struct mote_step_span *span =
+        (struct mote_step_span *)(void *)(block + ((uint8_t *)cuda->span - (uint8_t *)cuda->token));
     (void)n;
     memcpy(token, batch->token, (size_t)batch->n_row * sizeof *token);
     int32_t row = 0;
@@ -292,8 +308,8 @@ static mote_status begin(struct mote_backend *backend, const struct mote_batch *
         const struct mote_span *from = &batch->span[s];
         FAIL_IF(from->row != row || from->n_row < 1 || from->n_row > batch->n_row - row || from->n_past < 0 ||
                     from->n_past + from->n_row > from->kv.n_ctx || from->kv.n_ctx > INT32_MAX,
-                MOTE_ARGUMENT, "step: span %d (rows %d to %d after %lld of %lld positions) does not fit", s, from->row,
-                from->row + from->n_row, (long long)from->n_past, (long long)from->kv.n_ctx);
+                MOTE_ARGUMENT, "step: span %d (rows %d to %d after %lld of %lld positions) does not fit", s,
+                from->row, from->row + from->n_row, (long long)from->n_past, (long long)from->kv.n_ctx);
         span[s] = (struct mote_step_span){.k = from->kv.k,
                                           .v = from->kv.v,
                                           .n_ctx = from->kv.n_ctx,
@@ -369,29 +385,33 @@ static mote_status replay_end(struct mote_backend *backend, mote_status status)
 
 /* ---- operations of one launch ---- */
 
-mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row, int64_t n_col,
-                                 const float *norm, float eps, float *out, const struct mote_step_act *act)
+mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row,
+                                 int64_t n_col, const float *norm, float eps, float *out,
+                                 const struct mote_step_act *act)
 {
     struct mote_step_act none = {0};
     if (!act) act = &none;
     struct {
         int32_t row[CUDA_INPUT_ROWS];
     } rows;
-    int columns = (int)n_col, n_unit = (int)((n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS), by_list = row != NULL;
+    int columns = (int)n_col, n_unit = (int)((n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS),
+        by_list = row != NULL;
     if (row) memcpy(rows.row, row, (size_t)n_row * sizeof *row);
     void *args[] = {&x, &rows, &by_list, &norm, &eps, &columns, &n_unit, &out, (void *)(uintptr_t)act};
-    return mote_cuda_run(cuda, cuda->rows_program, 0, (unsigned)n_row, 1, 1, cuda_row_warps(n_col) * 32, 0, args);
+    return mote_cuda_run(cuda, cuda->rows_program, 0, (unsigned)n_row, 1, 1, cuda_row_warps(n_col) * 32, 0,
+                         args);
 }
 
-static mote_status rms_norm(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row, int64_t n_col,
-                            const float *norm, float eps, float *y)
+static mote_status rms_norm(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row,
+                            int64_t n_col, const float *norm, float eps, float *y)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     cuda->act_of = NULL;
     for (int64_t at = 0; at < n_row; at += CUDA_INPUT_ROWS) {
         int64_t n = n_row - at < CUDA_INPUT_ROWS ? n_row - at : CUDA_INPUT_ROWS;
         int quantise = n_row <= cuda->decode_rows;
-        TRY(mote_cuda_input_rows(cuda, x, row + at, n, n_col, norm, eps, y + at * n_col, quantise ? &cuda->act : NULL));
+        TRY(mote_cuda_input_rows(cuda, x, row + at, n, n_col, norm, eps, y + at * n_col,
+                                 quantise ? &cuda->act : NULL));
         if (quantise) cuda->act_of = y;
     }
     return MOTE_OK;
@@ -405,7 +425,8 @@ static mote_status embed(struct mote_backend *backend, const struct mote_weight 
     unsigned n_row = (unsigned)cuda->batch->n_row;
     if (w->kind.code == MOTE_CODE_NONE) {
         size_t row_bytes = mote_tile_bytes(&w->kind, w->n_col) / MOTE_TILE_ROWS;
-        void *args[] = {(void *)(uintptr_t)&w->data, &row_bytes, &cuda->token, &n_vocab, &y, &n_col, &cuda->fault};
+        void *args[] = {
+            (void *)(uintptr_t)&w->data, &row_bytes, &cuda->token, &n_vocab, &y, &n_col, &cuda->fault};
         return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_EMBED, n_row, 1, 1, 128, 0, args);
     }
     void *args[] = {(void *)(uintptr_t)&w->data, &cuda->token, &n_vocab, &y, &n_col, &cuda->fault};
@@ -439,7 +460,8 @@ static const struct mote_backend_ops cuda_ops = {
     .moe = mote_cuda_moe,
 };
 
-static mote_status scratch(const struct mote_backend_options *options, const struct mote_backend_limits *limits, size_t *bytes)
+static mote_status scratch(const struct mote_backend_options *options,
+                           const struct mote_backend_limits *limits, size_t *bytes)
 {
     struct mote_cuda_info info;
     struct cuda_scratch at;
@@ -452,7 +474,8 @@ static mote_status scratch(const struct mote_backend_options *options, const str
 
 static struct mote_step_act act_at(uint8_t *memory, size_t q, size_t scale, size_t sum)
 {
-    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale), (int *)(void *)(memory + sum)};
+    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale),
+                                  (int *)(void *)(memory + sum)};
 }
 
 static mote_status open_backend(struct cuda_backend *cuda, const struct mote_backend_options *options)
@@ -489,8 +512,9 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     return mote_cuda_attend_programs(cuda);
 }
 
-static mote_status create(const struct mote_backend_options *options, const struct mote_backend_limits *limits,
-                          struct mote_budget *budget, struct mote_backend **out)
+static mote_status create(const struct mote_backend_options *options,
+                          const struct mote_backend_limits *limits, struct mote_budget *budget,
+                          struct mote_backend **out)
 {
     *out = NULL;
     struct cuda_backend *cuda;
@@ -504,7 +528,8 @@ static mote_status create(const struct mote_backend_options *options, const stru
     cuda->progress_context = options->progress_context;
     cuda->max_pair = limits->max_row * limits->n_used;
     cuda->decode_rows = CUDA_DECODE_ROWS;
-    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS) cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
+    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
+        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
     mote_status status = open_backend(cuda, options);
     if (status != MOTE_OK) {
         destroy(&cuda->base);

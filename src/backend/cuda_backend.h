@@ -19,10 +19,10 @@ enum {
     CUDA_DECODE_PAIRS = 1024, /* and of so many pairs of a row and an expert: MAX_PAIRS of moe_decode.cu */
     CUDA_DEFINE = 384,
     CUDA_PROGRAM_KERNELS = 12,
-    CUDA_STAGES = 2,         /* staging buffers of an upload: one is packed while the other is copied */
+    CUDA_STAGES = 2, /* staging buffers of an upload: one is packed while the other is copied */
     CUDA_STAGE_BYTES = 16 << 20,
-    CUDA_RECORDS = 32,       /* shapes of steps kept recorded */
-    CUDA_INPUT_ROWS = 32     /* rows by list in one launch */
+    CUDA_RECORDS = 32,   /* shapes of steps kept recorded */
+    CUDA_INPUT_ROWS = 32 /* rows by list in one launch */
 };
 
 /* A kernel text with the kernels that are taken from it. */
@@ -53,12 +53,12 @@ struct cuda_placed {
 
 /* A placed matrix (mote_weight.placed). */
 struct cuda_weight {
-    uint8_t *data; /* device: tiles or plain rows (cuda/layout.h) */
+    uint8_t *data;  /* device: tiles or plain rows (cuda/layout.h) */
     uint64_t *slot; /* NULL */
     struct mote_tile_kind kind;
     int64_t n_row, n_col;
-    const float *bias; /* [n_row] device, or NULL */
-    unsigned warps;    /* of a tile's columns: WARPS of linear.cu */
+    const float *bias;   /* [n_row] device, or NULL */
+    unsigned warps;      /* of a tile's columns: WARPS of linear.cu */
     int decode, prefill; /* programs */
 };
 
@@ -70,8 +70,8 @@ struct cuda_experts {
     struct mote_tile_kind kind[CUDA_PROJECTIONS];
     int32_t n_expert;
     int64_t n_ff, d_model;
-    int is_tiled;         /* all three lie in tiles: the fused and prefill kernels can read them */
-    int decode;           /* program of moe_decode.cu */
+    int is_tiled;                  /* all three lie in tiles: the fused and prefill kernels can read them */
+    int decode;                    /* program of moe_decode.cu */
     int project[CUDA_PROJECTIONS]; /* of moe_reference.cu or plain.cu */
     int split[CUDA_PROJECTIONS];   /* warps of `project` */
     int prefill_gate_up, prefill_down;
@@ -107,7 +107,7 @@ struct cuda_backend {
     struct mote_budget *budget;
     struct mote_backend_limits limits;
     int moe_unfused;
-    int64_t max_pair; /* max_row * n_used */
+    int64_t max_pair;    /* max_row * n_used */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
     struct cuda_program *program; /* [n_program] */
@@ -140,9 +140,10 @@ struct cuda_backend {
 
     /* scratch: device memory, one block (struct cuda_scratch) */
     uint8_t *scratch;
-    struct mote_step_act act;            /* [max_row][max_col]: inputs of linear and moe */
-    struct mote_step_act down;           /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
-    const float *act_of;                 /* x whose rows `act` holds now; NULL: nothing's */
+    struct mote_step_act act; /* [max_row][max_col]: inputs of linear and moe */
+    struct mote_step_act
+        down;            /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
+    const float *act_of; /* x whose rows `act` holds now; NULL: nothing's */
     float *gate, *up, *hidden, *product; /* unfused and plain experts */
     int32_t *ticket;                     /* [max_row] of the router; zero between launches */
     void *attend_scratch;                /* mote_cuda_attend_scratch bytes */
@@ -170,27 +171,29 @@ mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text 
 
 /* Launch kernel number `kernel` of a program: all arguments by address, in order, ended by nothing: args[] as
  * mote_cuda_launch takes it. flags: MOTE_CUDA_CHAIN. */
-mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, unsigned grid_x, unsigned grid_y,
-                          unsigned grid_z, unsigned block, size_t shared, void **args);
+mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, unsigned grid_x,
+                          unsigned grid_y, unsigned grid_z, unsigned block, size_t shared, void **args);
 
 /* Device memory, counted by kind; not zeroed. */
-mote_status mote_cuda_device_alloc(struct cuda_backend *cuda, enum mote_mem_kind kind, size_t size, void *out);
+mote_status mote_cuda_device_alloc(struct cuda_backend *cuda, enum mote_mem_kind kind, size_t size,
+                                   void *out);
 void mote_cuda_device_free(struct cuda_backend *cuda, void *memory); /* NULL is fine */
 
 /* Rows of x (of a host list of at most CUDA_INPUT_ROWS, or all), normed when norm is given: to out [n_row][n_col] when
  * given, quantised to act when given. */
-mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row, int64_t n_col,
-                                 const float *norm, float eps, float *out, const struct mote_step_act *act);
+mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row,
+                                 int64_t n_col, const float *norm, float eps, float *out,
+                                 const struct mote_step_act *act);
 
 /* ---- operations ---- */
 
-mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *bytes);                  /* cuda_place.c */
+mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *bytes); /* cuda_place.c */
 mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *bytes);
 mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *weight);
 mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_expert_set *set);
 void mote_cuda_unplace(struct mote_backend *backend, void *placed);
-mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job);            /* cuda_linear.c */
-mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);              /* cuda_moe.c */
+mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job); /* cuda_linear.c */
+mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);   /* cuda_moe.c */
 mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing,
                                     const struct mote_weight *router);
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job);
@@ -211,8 +214,9 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
 mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
 /* y[i][r] = W x[i] (+ bias) (+ residual), n_row > CUDA_DECODE_ROWS; x, y, residual as in struct mote_linear. `fresh`:
  * x is not the x of the call before (its half-precision copy in scratch must be made). */
-mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight, const float *x,
-                                     int64_t n_row, int fresh, float *y, int64_t y_stride, const float *residual);
+mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight,
+                                     const float *x, int64_t n_row, int fresh, float *y, int64_t y_stride,
+                                     const float *residual);
 /* The operation moe for n_row > CUDA_DECODE_ROWS, all weights in tiles, nothing for hidden. */
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 

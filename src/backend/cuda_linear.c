@@ -32,7 +32,8 @@ struct plain_out {
     int32_t n_row, n_col;
 };
 
-static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear_out *out, const float *x, int64_t n_row)
+static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear_out *out, const float *x,
+                             int64_t n_row)
 {
     const struct cuda_weight *w = out->weight->placed;
     struct plain_out job = {.data = w->data,
@@ -46,9 +47,10 @@ static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear
     int n_x = (int)n_row, split = w->n_row < 4096 ? 4 : 1;
     void *args[] = {&job, &x, &n_x, &split};
     if (n_row > cuda->decode_rows)
-        return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64), (unsigned)((n_row + 63) / 64), 1,
-                             256, 0, args);
-    return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR, (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
+        return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64),
+                             (unsigned)((n_row + 63) / 64), 1, 256, 0, args);
+    return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR,
+                         (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
                          (unsigned)((n_row + PLAIN_ROWS - 1) / PLAIN_ROWS), 1, 128, 0, args);
 }
 
@@ -62,7 +64,8 @@ static int32_t blocks_of(const struct cuda_backend *cuda, int32_t tile, unsigned
 }
 
 /* All outs from `first` on that run the same program. is_normed: the kernel norms the one row by itself. */
-static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear *job, int first, int is_normed, unsigned *done)
+static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear *job, int first,
+                             int is_normed, unsigned *done)
 {
     const struct cuda_weight *w = job->out[first].weight->placed;
     struct linear_outs outs = {0};
@@ -87,11 +90,16 @@ static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear
     if (is_normed) {
         struct normed_row row = {job->x, job->norm, job->norm_out, job->eps};
         void *args[] = {&outs, &cuda->act, &row};
-        return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)outs.n_block + 1, 1, 1, block, 0, args);
+        return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_NORMED, (unsigned)outs.n_block + 1, 1, 1, block, 0,
+                             args);
     }
     void *args[] = {&outs, &cuda->act, &n_x};
     unsigned passes = (unsigned)(n_x + 15) / 16;
-    return mote_cuda_run(cuda, w->decode, n_x == 1 ? CUDA_LINEAR_ONE : n_x <= 4 ? CUDA_LINEAR_FOUR : CUDA_LINEAR_SIXTEEN, (unsigned)outs.n_block, passes, 1, block, 0, args);
+    return mote_cuda_run(cuda, w->decode,
+                         n_x == 1   ? CUDA_LINEAR_ONE
+                         : n_x <= 4 ? CUDA_LINEAR_FOUR
+                                    : CUDA_LINEAR_SIXTEEN,
+                         (unsigned)outs.n_block, passes, 1, block, 0, args);
 }
 
 mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_linear *job)
@@ -106,8 +114,8 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
     int is_normed = job->norm && job->n_row == 1 && w0->kind.code != MOTE_CODE_NONE &&
                     w0->warps == cuda_row_warps(w0->n_col) && job->norm_out != job->x;
     if (job->norm && !is_normed) /* quantised even for plain weights: experts read the same rows next */
-        TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->n_col, job->norm, job->eps, job->norm_out,
-                                 is_few ? &cuda->act : NULL));
+        TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->n_col, job->norm, job->eps,
+                                 job->norm_out, is_few ? &cuda->act : NULL));
     else if (is_few && any_tiles && cuda->act_of != x)
         TRY(mote_cuda_input_rows(cuda, x, NULL, job->n_row, job->n_col, NULL, 0, NULL, &cuda->act));
     if (is_few && (job->norm || any_tiles)) cuda->act_of = x;
@@ -121,7 +129,8 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
         } else if (is_few) {
             TRY(run_tiles(cuda, job, j, is_normed && j == 0, &done));
         } else {
-            TRY(mote_cuda_prefill_linear(cuda, w, x, job->n_row, fresh, out->y, out->y_stride, out->residual));
+            TRY(mote_cuda_prefill_linear(cuda, w, x, job->n_row, fresh, out->y, out->y_stride,
+                                         out->residual));
             fresh = 0;
         }
     }

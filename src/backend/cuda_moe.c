@@ -15,8 +15,8 @@ enum { CHOICE = 96 };
 
 static void choice_constants(const struct mote_routing *r, char text[CHOICE])
 {
-    snprintf(text, CHOICE, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d", r->n_expert, r->n_used,
-             (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+    snprintf(text, CHOICE, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d",
+             r->n_expert, r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
 }
 
 static mote_status route_program(struct cuda_backend *cuda, const struct mote_routing *r, int *program)
@@ -33,26 +33,28 @@ static int router_warps(int64_t d_model)
     return warps < 2 ? 2 : warps;
 }
 
-static mote_status router_program(struct cuda_backend *cuda, const struct mote_routing *r, const struct cuda_weight *w,
-                                  int *program)
+static mote_status router_program(struct cuda_backend *cuda, const struct mote_routing *r,
+                                  const struct cuda_weight *w, int *program)
 {
     char text[CHOICE];
     choice_constants(r, text);
-    return mote_cuda_program(cuda, &router_text, program, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text, (int)w->kind.item,
-                             (long long)w->n_col, router_warps(w->n_col));
+    return mote_cuda_program(cuda, &router_text, program, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text,
+                             (int)w->kind.item, (long long)w->n_col, router_warps(w->n_col));
 }
 
-mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *r, const struct mote_weight *router)
+mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *r,
+                                    const struct mote_weight *router)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_weight *w = router ? router->placed : NULL;
     int program;
-    FAIL_IF(r->n_expert < 1 || r->n_expert > MOTE_MAX_EXPERTS || r->n_used < 1 || r->n_used > r->n_expert, MOTE_ARGUMENT,
-            "router: %d of %d experts, expected 1 <= used <= experts <= %d", r->n_used, r->n_expert, MOTE_MAX_EXPERTS);
+    FAIL_IF(r->n_expert < 1 || r->n_expert > MOTE_MAX_EXPERTS || r->n_used < 1 || r->n_used > r->n_expert,
+            MOTE_ARGUMENT, "router: %d of %d experts, expected 1 <= used <= experts <= %d", r->n_used,
+            r->n_expert, MOTE_MAX_EXPERTS);
     FAIL_IF(r->n_group < 1 || r->n_group > 32 || r->n_expert % r->n_group || r->n_group_used < 1 ||
                 r->n_group_used > r->n_group || r->n_group_used * (r->n_expert / r->n_group) < r->n_used,
-            MOTE_ARGUMENT, "router: %d of %d groups do not hold %d of %d experts", r->n_group_used, r->n_group, r->n_used,
-            r->n_expert);
+            MOTE_ARGUMENT, "router: %d of %d groups do not hold %d of %d experts", r->n_group_used,
+            r->n_group, r->n_used, r->n_expert);
     TRY(route_program(cuda, r, &program));
     return w && w->kind.code == MOTE_CODE_NONE ? router_program(cuda, r, w, &program) : MOTE_OK;
 }
@@ -79,10 +81,12 @@ static int fits_router(const struct cuda_backend *cuda, const struct mote_route 
 {
     const struct mote_linear *linear = job->router;
     if (!linear || job->n_row > cuda->decode_rows || linear->n_out > 2) return 0;
-    const struct cuda_weight *w = linear->out[0].weight->placed, *gate = linear->out[linear->n_out - 1].weight->placed;
-    return w->kind.code == MOTE_CODE_NONE && gate->kind.code == MOTE_CODE_NONE && gate->kind.item == w->kind.item &&
-           (linear->n_out == 1 || (gate->n_row == 1 && !gate->bias)) && linear->norm_out != linear->x &&
-           !linear->out[0].residual && linear->out[0].y == job->logits && linear->out[0].y_stride == w->n_row;
+    const struct cuda_weight *w = linear->out[0].weight->placed,
+                             *gate = linear->out[linear->n_out - 1].weight->placed;
+    return w->kind.code == MOTE_CODE_NONE && gate->kind.code == MOTE_CODE_NONE &&
+           gate->kind.item == w->kind.item && (linear->n_out == 1 || (gate->n_row == 1 && !gate->bias)) &&
+           linear->norm_out != linear->x && !linear->out[0].residual && linear->out[0].y == job->logits &&
+           linear->out[0].y_stride == w->n_row;
 }
 
 static mote_status run_router(struct cuda_backend *cuda, const struct mote_route *job)
@@ -116,8 +120,8 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
     router.n_block = (n_expert + per_block - 1) / per_block;
     cuda->act_of = linear->norm ? linear->norm_out : linear->x;
     void *args[] = {&router};
-    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1, (unsigned)router_warps(w->n_col) * 32,
-                         0, args);
+    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1,
+                         (unsigned)router_warps(w->n_col) * 32, 0, args);
 }
 
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job)
@@ -128,8 +132,13 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
     int program, layer = job->layer;
     float scale = job->routing->scale;
     TRY(route_program(cuda, job->routing, &program));
-    void *args[] = {(void *)(uintptr_t)&job->logits, (void *)(uintptr_t)&job->routing->bias, &scale, (void *)(uintptr_t)&job->ids,
-                    (void *)(uintptr_t)&job->weights, &layer, &cuda->fault};
+    void *args[] = {(void *)(uintptr_t)&job->logits,
+                    (void *)(uintptr_t)&job->routing->bias,
+                    &scale,
+                    (void *)(uintptr_t)&job->ids,
+                    (void *)(uintptr_t)&job->weights,
+                    &layer,
+                    &cuda->fault};
     return mote_cuda_run(cuda, program, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
 }
 
@@ -138,10 +147,10 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
 /* One set of experts over the rows: routed ones, or the shared one (n_used 1, no ids). */
 struct block {
     const struct cuda_experts *experts;
-    const int32_t *ids;     /* [n_row][n_used], or NULL: expert 0 */
-    const float *weights;   /* [n_row][n_used], or NULL: 1 */
-    int squash;             /* weights are gate logits */
-    int n_used, pair_base;  /* where its pairs lie in cuda->down */
+    const int32_t *ids;    /* [n_row][n_used], or NULL: expert 0 */
+    const float *weights;  /* [n_row][n_used], or NULL: 1 */
+    int squash;            /* weights are gate logits */
+    int n_used, pair_base; /* where its pairs lie in cuda->down */
     const float *x, *residual;
     float *y, *hidden;
     int n_row;
@@ -151,7 +160,8 @@ struct block {
 static unsigned down_warps(const struct mote_tile_kind *kind, int n_row)
 {
     int is_narrow = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_C3 ||
-                    kind->code == MOTE_CODE_T5 || kind->code == MOTE_CODE_IQ2XXS || kind->code == MOTE_CODE_IQ3XXS;
+                    kind->code == MOTE_CODE_T5 || kind->code == MOTE_CODE_IQ2XXS ||
+                    kind->code == MOTE_CODE_IQ3XXS;
     return n_row > 1 && is_narrow && kind->sub != 16 ? 24 : 16;
 }
 
@@ -170,60 +180,110 @@ static unsigned up_blocks(const struct cuda_backend *cuda, const struct block *b
 static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
 {
     const struct cuda_experts *e = b->experts;
-    int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used, base = b->pair_base, squash = b->squash,
-        n_row = b->n_row, d_model = (int)e->d_model;
+    int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used, base = b->pair_base,
+        squash = b->squash, n_row = b->n_row, d_model = (int)e->d_model;
     int64_t ff_unit = (e->n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
-    void *up[] = {(void *)(uintptr_t)&e->slot, &n_expert, (void *)(uintptr_t)&b->ids, &cuda->act, &n_pair, &n_used, &cuda->down,
-                  &base, &cuda->fault};
-    TRY(mote_cuda_run(cuda, e->decode, n_row == 1 ? GATE_UP_ONE : GATE_UP_MANY, up_blocks(cuda, b, ff_unit * 4), (unsigned)n_pair, 1,
+    void *up[] = {(void *)(uintptr_t)&e->slot,
+                  &n_expert,
+                  (void *)(uintptr_t)&b->ids,
+                  &cuda->act,
+                  &n_pair,
+                  &n_used,
+                  &cuda->down,
+                  &base,
+                  &cuda->fault};
+    TRY(mote_cuda_run(cuda, e->decode, n_row == 1 ? GATE_UP_ONE : GATE_UP_MANY,
+                      up_blocks(cuda, b, ff_unit * 4), (unsigned)n_pair, 1,
                       (unsigned)(4 * e->split[CUDA_GATE] * 32), 0, up));
-    void *down[] = {(void *)(uintptr_t)&e->slot, &n_expert, (void *)(uintptr_t)&b->ids, (void *)(uintptr_t)&b->weights, &squash,
-                    &cuda->down, &n_row, &n_used, &base, (void *)(uintptr_t)&b->residual, (void *)(uintptr_t)&b->y, &d_model,
+    void *down[] = {(void *)(uintptr_t)&e->slot,
+                    &n_expert,
+                    (void *)(uintptr_t)&b->ids,
+                    (void *)(uintptr_t)&b->weights,
+                    &squash,
+                    &cuda->down,
+                    &n_row,
+                    &n_used,
+                    &base,
+                    (void *)(uintptr_t)&b->residual,
+                    (void *)(uintptr_t)&b->y,
+                    &d_model,
                     &cuda->fault};
-    return mote_cuda_run(cuda, e->decode, n_row == 1 ? DOWN_ONE : DOWN_MANY, (unsigned)((e->d_model + 15) / 16), 1, 1, 32 * down_warps(&e->kind[CUDA_DOWN], n_row),
+    return mote_cuda_run(cuda, e->decode, n_row == 1 ? DOWN_ONE : DOWN_MANY,
+                         (unsigned)((e->d_model + 15) / 16), 1, 1,
+                         32 * down_warps(&e->kind[CUDA_DOWN], n_row),
                          (size_t)e->split[CUDA_DOWN] * (size_t)n_pair * 16 * sizeof(float), down);
 }
 
 /* out[p] = W_expert(p) of x rows (gate, up) or of pairs (down). */
-static mote_status project(struct cuda_backend *cuda, const struct block *b, int which, const float *x, float *out)
+static mote_status project(struct cuda_backend *cuda, const struct block *b, int which, const float *x,
+                           float *out)
 {
     const struct cuda_experts *e = b->experts;
-    int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used, of_rows = which != CUDA_DOWN,
-        base = of_rows ? 0 : b->pair_base, n_out = (int)(of_rows ? e->n_ff : e->d_model);
+    int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used,
+        of_rows = which != CUDA_DOWN, base = of_rows ? 0 : b->pair_base,
+        n_out = (int)(of_rows ? e->n_ff : e->d_model);
     int64_t n_col = of_rows ? e->d_model : e->n_ff;
     unsigned grid_y = n_pair < 65535 ? (unsigned)n_pair : 65535;
     if (e->kind[which].code == MOTE_CODE_NONE) {
         size_t row_bytes = mote_tile_bytes(&e->kind[which], n_col) / MOTE_TILE_ROWS;
         int columns = (int)n_col;
-        void *args[] = {(void *)(uintptr_t)&e->slot, &n_expert, &which, (void *)(uintptr_t)&b->ids, &x, &n_pair, &n_used,
-                        &of_rows, &row_bytes, &columns, &out, &n_out, &cuda->fault};
-        return mote_cuda_run(cuda, e->project[which], CUDA_PLAIN_PROJECT, (unsigned)(n_out + 3) / 4, grid_y, 1, 128, 0, args);
+        void *args[] = {(void *)(uintptr_t)&e->slot,
+                        &n_expert,
+                        &which,
+                        (void *)(uintptr_t)&b->ids,
+                        &x,
+                        &n_pair,
+                        &n_used,
+                        &of_rows,
+                        &row_bytes,
+                        &columns,
+                        &out,
+                        &n_out,
+                        &cuda->fault};
+        return mote_cuda_run(cuda, e->project[which], CUDA_PLAIN_PROJECT, (unsigned)(n_out + 3) / 4, grid_y,
+                             1, 128, 0, args);
     }
     struct mote_step_act *act = of_rows ? &cuda->act : &cuda->down;
-    void *args[] = {(void *)(uintptr_t)&e->slot, &n_expert, &which, (void *)(uintptr_t)&b->ids, act, &n_pair, &n_used, &of_rows,
-                    &base, &out, &n_out, &cuda->fault};
-    return mote_cuda_run(cuda, e->project[which], 0, (unsigned)(n_out + 15) / 16, grid_y, 1, (unsigned)e->split[which] * 32, 0,
-                         args);
+    void *args[] = {(void *)(uintptr_t)&e->slot,
+                    &n_expert,
+                    &which,
+                    (void *)(uintptr_t)&b->ids,
+                    act,
+                    &n_pair,
+                    &n_used,
+                    &of_rows,
+                    &base,
+                    &out,
+                    &n_out,
+                    &cuda->fault};
+    return mote_cuda_run(cuda, e->project[which], 0, (unsigned)(n_out + 15) / 16, grid_y, 1,
+                         (unsigned)e->split[which] * 32, 0, args);
 }
 
 static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
 {
     const struct cuda_experts *e = b->experts;
-    int n_ff = (int)e->n_ff, n_unit = (n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS, base = b->pair_base, squash = b->squash,
-        n_used = b->n_used, d_model = (int)e->d_model;
+    int n_ff = (int)e->n_ff, n_unit = (n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS, base = b->pair_base,
+        squash = b->squash, n_used = b->n_used, d_model = (int)e->d_model;
     unsigned n_pair = (unsigned)(b->n_row * b->n_used);
     float *hidden = b->hidden ? b->hidden : cuda->hidden;
     struct mote_step_act none = {0};
     TRY(project(cuda, b, CUDA_GATE, b->x, cuda->gate));
     TRY(project(cuda, b, CUDA_UP, b->x, cuda->up));
-    void *activate[] = {&cuda->gate, &cuda->up, &n_ff, &n_unit, &base, &hidden,
+    void *activate[] = {&cuda->gate,
+                        &cuda->up,
+                        &n_ff,
+                        &n_unit,
+                        &base,
+                        &hidden,
                         e->kind[CUDA_DOWN].code == MOTE_CODE_NONE ? &none : &cuda->down};
     TRY(mote_cuda_run(cuda, cuda->rows_program, ROWS_ACTIVATE, n_pair, 1, 1, 256, 0, activate));
     TRY(project(cuda, b, CUDA_DOWN, hidden, cuda->product));
-    void *combine[] = {&cuda->product, (void *)(uintptr_t)&b->weights, &squash, &n_used, (void *)(uintptr_t)&b->residual,
-                       (void *)(uintptr_t)&b->y, &d_model};
-    return mote_cuda_run(cuda, cuda->rows_program, ROWS_COMBINE, (unsigned)(d_model + 255) / 256, (unsigned)b->n_row, 1, 256, 0,
-                         combine);
+    void *combine[] = {&cuda->product, (void *)(uintptr_t)&b->weights,  &squash,
+                       &n_used,        (void *)(uintptr_t)&b->residual, (void *)(uintptr_t)&b->y,
+                       &d_model};
+    return mote_cuda_run(cuda, cuda->rows_program, ROWS_COMBINE, (unsigned)(d_model + 255) / 256,
+                         (unsigned)b->n_row, 1, 256, 0, combine);
 }
 
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)

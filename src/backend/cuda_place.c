@@ -6,15 +6,21 @@
 #include "backend/cuda_backend.h"
 
 static const struct cuda_text linear_text = {
-    .name = "linear.cu", .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"}, .is_hot = 1};
+    .name = "linear.cu",
+    .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"},
+    .is_hot = 1};
 static const struct cuda_text plain_text = {
-    .name = "plain.cu", .kernel = {"plain_linear", "plain_gemm", "plain_project", "plain_embed"}, .is_hot = 1};
-static const struct cuda_text moe_text = {
-    .name = "moe_decode.cu", .kernel = {"gate_up_one", "gate_up_many", "down_one", "down_many"}, .is_hot = 1, .shared = 1};
+    .name = "plain.cu",
+    .kernel = {"plain_linear", "plain_gemm", "plain_project", "plain_embed"},
+    .is_hot = 1};
+static const struct cuda_text moe_text = {.name = "moe_decode.cu",
+                                          .kernel = {"gate_up_one", "gate_up_many", "down_one", "down_many"},
+                                          .is_hot = 1,
+                                          .shared = 1};
 static const struct cuda_text reference_text = {.name = "moe_reference.cu", .kernel = {"project"}};
 
 /* The table of slot addresses of a set. */
-#define SLOT_BYTES(n_expert) ((size_t)(n_expert) * CUDA_PROJECTIONS * sizeof(uint64_t))
+#define SLOT_BYTES(n_expert) ((size_t)(n_expert)*CUDA_PROJECTIONS * sizeof(uint64_t))
 
 /* ---- packing and copying ---- */
 
@@ -47,11 +53,12 @@ static mote_status stage_open(struct cuda_backend *cuda, struct cuda_stage *stag
 }
 
 /* The whole matrix to `to` (device, mote_tile_matrix_bytes). */
-static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_kind *kind, const struct mote_matrix *w,
-                              uint8_t *to)
+static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_kind *kind,
+                              const struct mote_matrix *w, uint8_t *to)
 {
     size_t bytes = mote_tile_bytes(kind, w->n_col);
-    int64_t n_tile = (w->n_row + MOTE_TILE_ROWS - 1) / MOTE_TILE_ROWS, most = (int64_t)(CUDA_STAGE_BYTES / bytes);
+    int64_t n_tile = (w->n_row + MOTE_TILE_ROWS - 1) / MOTE_TILE_ROWS,
+            most = (int64_t)(CUDA_STAGE_BYTES / bytes);
     FAIL_IF(most < 1, MOTE_UNSUPPORTED, "rows of %lld weights are too wide", (long long)w->n_col);
     for (int64_t tile = 0; tile < n_tile; tile += most) {
         struct cuda_stage *stage = &cuda->stage[cuda->next_stage];
@@ -109,14 +116,15 @@ static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, 
     const struct mote_matrix *w = &weight->w;
     char text[MOTE_TILE_TEXT];
     TRY(mote_tile_kind_of(w, &placed->kind));
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col), &placed->data));
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS,
+                               mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col), &placed->data));
     TRY(put_matrix(cuda, &placed->kind, w, placed->data));
     if (placed->kind.code == MOTE_CODE_NONE)
         return mote_cuda_program(cuda, &plain_text, &placed->decode, "ITEM=%d", (int)placed->kind.item);
     mote_tile_kind_text(&placed->kind, text);
     placed->warps = tile_warps(cuda, w);
-    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld WARPS=%u", text, (long long)w->n_col,
-                          placed->warps));
+    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld WARPS=%u", text,
+                          (long long)w->n_col, placed->warps));
     return mote_cuda_prefill_weight(cuda, placed);
 }
 
@@ -139,7 +147,8 @@ mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *we
 
 /* ---- experts ---- */
 
-static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_set *set, struct cuda_experts *placed)
+static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_set *set,
+                                 struct cuda_experts *placed)
 {
     const struct mote_matrix *matrix[CUDA_PROJECTIONS] = {set->gate, set->up, set->down};
     static const char *const name[CUDA_PROJECTIONS] = {"gate", "up", "down"};
@@ -153,8 +162,10 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
             struct mote_tile_kind kind;
             TRY(mote_tile_kind_of(&matrix[p][e], &kind));
             FAIL_IF(!mote_tile_kind_same(&kind, &placed->kind[p]), MOTE_UNSUPPORTED,
-                    "%s of expert %d is %s, of expert 0 %s: on the GPU all experts of a layer have one format per projection",
-                    name[p], e, mote_format_traits(matrix[p][e].format)->name, mote_format_traits(w->format)->name);
+                    "%s of expert %d is %s, of expert 0 %s: on the GPU all experts of a layer have one "
+                    "format per projection",
+                    name[p], e, mote_format_traits(matrix[p][e].format)->name,
+                    mote_format_traits(w->format)->name);
         }
         placed->is_tiled &= placed->kind[p].code != MOTE_CODE_NONE;
         bytes[p] = mote_tile_matrix_bytes(&placed->kind[p], w->n_row, w->n_col);
@@ -180,16 +191,20 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
 
     for (int p = 0; p < CUDA_PROJECTIONS; p++) {
         long long n_col = (long long)matrix[p][0].n_col, unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
-        placed->split[p] = p == CUDA_DOWN ? unit >= 4 ? 2 : 1 : unit >= 16 ? 4 : unit >= 8 ? 2 : 1; /* as dot.cuh has it */
+        placed->split[p] = p == CUDA_DOWN ? unit >= 4 ? 2 : 1
+                           : unit >= 16   ? 4
+                           : unit >= 8    ? 2
+                                          : 1; /* as dot.cuh has it */
         if (placed->kind[p].code == MOTE_CODE_NONE)
-            TRY(mote_cuda_program(cuda, &plain_text, &placed->project[p], "ITEM=%d", (int)placed->kind[p].item));
+            TRY(mote_cuda_program(cuda, &plain_text, &placed->project[p], "ITEM=%d",
+                                  (int)placed->kind[p].item));
         else
-            TRY(mote_cuda_program(cuda, &reference_text, &placed->project[p], "W0=%s COLS=%lld SPLIT=%d", text[p], n_col,
-                                  placed->split[p]));
+            TRY(mote_cuda_program(cuda, &reference_text, &placed->project[p], "W0=%s COLS=%lld SPLIT=%d",
+                                  text[p], n_col, placed->split[p]));
     }
     if (!placed->is_tiled) return MOTE_OK;
-    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld", text[0], text[1],
-                          text[2], (long long)set->d_model, (long long)set->n_ff));
+    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld",
+                          text[0], text[1], text[2], (long long)set->d_model, (long long)set->n_ff));
     return mote_cuda_prefill_experts(cuda, placed);
 }
 

@@ -21,9 +21,9 @@ struct mote_cuda_event;
 
 struct mote_cuda_info {
     char name[128];
-    char arch[16];   /* what kernels are compiled for: "sm_90a", "sm_80" */
-    int cc;          /* compute capability: 90 */
-    int driver;      /* CUDA version of the driver: 13000 */
+    char arch[16]; /* what kernels are compiled for: "sm_90a", "sm_80" */
+    int cc;        /* compute capability: 90 */
+    int driver;    /* CUDA version of the driver: 13000 */
     int n_sm;
     size_t l2_bytes, total_bytes, free_bytes;
     size_t shared_bytes; /* most dynamic shared memory of a block (opt-in) */
@@ -45,9 +45,11 @@ mote_status mote_cuda_free_bytes(struct mote_cuda *cuda, size_t *out);
 
 /* ---- memory ---- */
 
-mote_status mote_cuda_alloc(struct mote_cuda *cuda, size_t size, void *out); /* 256-byte aligned; not zeroed */
-void mote_cuda_free(struct mote_cuda *cuda, void *memory);                   /* waits for the device; NULL is fine */
-mote_status mote_cuda_alloc_pinned(struct mote_cuda *cuda, size_t size, void *out); /* host, device-readable */
+mote_status mote_cuda_alloc(struct mote_cuda *cuda, size_t size,
+                            void *out);                    /* 256-byte aligned; not zeroed */
+void mote_cuda_free(struct mote_cuda *cuda, void *memory); /* waits for the device; NULL is fine */
+mote_status mote_cuda_alloc_pinned(struct mote_cuda *cuda, size_t size,
+                                   void *out); /* host, device-readable */
 void mote_cuda_free_pinned(struct mote_cuda *cuda, void *memory);
 
 /* All of these are in stream order. Copies from or to pinned memory return at once; from pageable memory the
@@ -87,7 +89,9 @@ struct mote_cuda_kernel {
 mote_status mote_cuda_kernel(struct mote_cuda *cuda, struct mote_cuda_module *module, const char *name,
                              size_t dynamic_shared, struct mote_cuda_kernel *out);
 
-enum { MOTE_CUDA_CHAIN = 1 }; /* programmatic dependent launch: may start before the kernel ahead has ended; the
+enum {
+    MOTE_CUDA_CHAIN = 1
+}; /* programmatic dependent launch: may start before the kernel ahead has ended; the
                                  kernel itself waits (griddepcontrol.wait) before it reads what that one wrote */
 struct mote_cuda_launch {
     unsigned grid[3], block;
@@ -120,9 +124,10 @@ void mote_cuda_graph_destroy(struct mote_cuda *cuda, struct mote_cuda_graph *gra
 mote_status mote_cuda_event_create(struct mote_cuda *cuda, struct mote_cuda_event **out);
 void mote_cuda_event_destroy(struct mote_cuda *cuda, struct mote_cuda_event *event);
 mote_status mote_cuda_event_record(struct mote_cuda *cuda, struct mote_cuda_event *event);
-mote_status mote_cuda_event_wait(struct mote_cuda *cuda, struct mote_cuda_event *event); /* until it is reached */
+mote_status mote_cuda_event_wait(struct mote_cuda *cuda,
+                                 struct mote_cuda_event *event); /* until it is reached */
 /* Waits for both; seconds of device time from a to b. */
-mote_status mote_cuda_event_seconds(struct mote_cuda *cuda, struct mote_cuda_event *a, struct mote_cuda_event *b,
-                                    double *seconds);
+mote_status mote_cuda_event_seconds(struct mote_cuda *cuda, struct mote_cuda_event *a,
+                                    struct mote_cuda_event *b, double *seconds);
 
 #endif

@@ -536,9 +536,10 @@ static mote_status place(struct mote_network *model, struct mote_backend *backen
         TRY(place_set(backend, &layer->experts));
         TRY(place_set(backend, &layer->shared));
         if (state->options.progress && !backend->ops->reads_in_place)
-            state->options.progress(state->options.progress_context, "loading",
-                                    (size_t)((double)model->mapped_bytes * (double)(i + 1) / (double)model->hyper.n_layer),
-                                    model->mapped_bytes, "bytes");
+            state->options.progress(
+                state->options.progress_context, "loading",
+                (size_t)((double)model->mapped_bytes * (double)(i + 1) / (double)model->hyper.n_layer),
+                model->mapped_bytes, "bytes");
         if (layer->experts.n_expert && backend->ops->place_routing)
             TRY(backend->ops->place_routing(backend, &layer->routing, &layer->router));
     }
@@ -560,7 +561,8 @@ size_t mote_network_vector_bytes(const struct mote_network *model)
     return model->state->n_float * sizeof(float);
 }
 
-static mote_status add_weight(const struct mote_backend_kind *kind, const struct mote_weight *weight, size_t *total)
+static mote_status add_weight(const struct mote_backend_kind *kind, const struct mote_weight *weight,
+                              size_t *total)
 {
     size_t bytes = 0;
     if (weight->w.n_row) TRY(kind->weight_bytes(weight, &bytes));
@@ -568,7 +570,8 @@ static mote_status add_weight(const struct mote_backend_kind *kind, const struct
     return MOTE_OK;
 }
 
-static mote_status add_experts(const struct mote_backend_kind *kind, const struct mote_expert_set *set, size_t *total)
+static mote_status add_experts(const struct mote_backend_kind *kind, const struct mote_expert_set *set,
+                               size_t *total)
 {
     size_t bytes = 0;
     if (set->n_expert) TRY(kind->expert_bytes(set, &bytes));
