@@ -5,6 +5,7 @@
  * MOTE_CUDA_GOLDEN    model:golden.json, colon between all (fable and fable-ternary of ../shared where they are) */
 #include "engine/vocab.h"
 #include "golden.h"
+#include "model/plan.h"
 #include "need_device.h"
 
 enum { N_PROMPT = 6, MAX_IDS = 512, N_GREEDY = 64, N_CTX = 640 };
