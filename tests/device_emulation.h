@@ -294,6 +294,11 @@ static inline void stage_copy(u32 to, const void *from)
 {
     memcpy(shared + to, from, 16);
 }
+static inline bool elected()
+{
+    return device_lane() == 0;
+}
+static inline void to_l2(const void *, int) {}
 static inline void copy_commit() {}
 template <int PENDING> static inline void copy_wait() {}
 

@@ -13,7 +13,7 @@ struct Down {
 };
 
 // Grid: (256 rows, pieces).
-template <int N> MOTE_FN void down(const Down &job, int4 piece)
+template <int N, int WIDTH> MOTE_FN void down(const Down &job, int4 piece)
 {
     using T = Tile<W0, COLS>;
     int tile = blockIdx.x * 16 + threadIdx.x / 32, last = (job.d_model + 15) / 16 - 1;
@@ -23,7 +23,8 @@ template <int N> MOTE_FN void down(const Down &job, int4 piece)
     float acc[2][N / 2];
     multiply_rows<T, T, 2, N>(ring, w + (size_t)min(tile, last) * T::BYTES,
                                           w + (size_t)min(tile + 8, last) * T::BYTES, acc);
-MOTE_UNROLL
+    piece = piece_of(job.list, blockIdx.y, WIDTH); // again: not a register through the loop
+    MOTE_UNROLL
     for (int i = 0; i < 2; i++)
         each_product<N>(acc[i], tile + 8 * i, job.d_model, piece.z, [&](float v, int, int row, int token) {
             job.flat[(size_t)(piece.y + token) * job.d_model + row] = X_BF16 ? v : v * (1 / (WEIGHT_UP * HIDDEN_DOWN));
@@ -36,8 +37,8 @@ template <int WIDTH> MOTE_FN void down_piece(const Down &job)
     chain_wait();
     int4 piece = piece_of(job.list, blockIdx.y, WIDTH);
     if (piece.z == 0) return;
-    if (piece.z <= WIDTH / 2) down<WIDTH / 2>(job, piece);
-    else down<WIDTH>(job, piece);
+    if (piece.z <= WIDTH / 2) down<WIDTH / 2, WIDTH>(job, piece);
+    else down<WIDTH, WIDTH>(job, piece);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<Tile<W0, COLS>>) prefill_down_64(const __grid_constant__ Down job)

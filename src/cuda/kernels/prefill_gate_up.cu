@@ -22,7 +22,7 @@ MOTE_FN float hidden(float gate, float up)
 }
 
 // A warp has the same 16 rows of gate and of up. Grid: (128 rows, pieces).
-template <int N> MOTE_FN void gate_up(const GateUp &job, int4 piece)
+template <int N, int WIDTH> MOTE_FN void gate_up(const GateUp &job, int4 piece)
 {
     using T0 = Tile<W0, COLS>;
     using T1 = Tile<W1, COLS>;
@@ -39,11 +39,14 @@ template <int N> MOTE_FN void gate_up(const GateUp &job, int4 piece)
     }
     float acc[2][N / 2];
     multiply_rows<T0, T1, 2, N>(ring, gate, up, acc);
+    piece = piece_of(job.list, blockIdx.y, WIDTH); // again: not a register through the loop
+    first = piece.y, count = piece.z;
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-MOTE_UNROLL
+    MOTE_UNROLL
     for (int b = 0; b < N / 8; b++) {
+        if (8 * b >= count) break;
         float v[4];
-MOTE_UNROLL
+        MOTE_UNROLL
         for (int j = 0; j < 4; j++) {
             float scale = shared_scale<N>()[8 * b + 2 * t + (j & 1)];
             v[j] = hidden(acc[0][4 * b + j] * scale, acc[1][4 * b + j] * scale);
@@ -62,8 +65,8 @@ template <int WIDTH> MOTE_FN void gate_up_piece(const GateUp &job)
     chain_wait();
     int4 piece = piece_of(job.list, blockIdx.y, WIDTH);
     if (piece.z == 0) return;
-    if (piece.z <= WIDTH / 2) gate_up<WIDTH / 2>(job, piece);
-    else gate_up<WIDTH>(job, piece);
+    if (piece.z <= WIDTH / 2) gate_up<WIDTH / 2, WIDTH>(job, piece);
+    else gate_up<WIDTH, WIDTH>(job, piece);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, smaller(BLOCKS<Tile<W0, COLS>>, BLOCKS<Tile<W1, COLS>>))

@@ -23,7 +23,7 @@ template <int TILES, int N> MOTE_FN void linear(const Linear &job)
     int warp = threadIdx.x / 32, begin = blockIdx.y * N, count = min(N, job.n_token - begin);
     int n_tile = (job.n_row + 15) / 16, tile[TILES];
     const u8 *record[TILES];
-MOTE_UNROLL
+    MOTE_UNROLL
     for (int i = 0; i < TILES; i++) {
         tile[i] = blockIdx.x * 8 * TILES + 8 * i + warp;
         record[i] = job.w + (size_t)min(tile[i], n_tile - 1) * T::BYTES;
@@ -33,7 +33,7 @@ MOTE_UNROLL
     for (int j = threadIdx.x; j < N; j += THREADS) shared_scale<N>()[j] = j < count ? job.x_scale[begin + j] : 0;
     float acc[TILES][N / 2];
     multiply_rows<T, T, TILES, N>(ring, record[0], record[TILES - 1], acc);
-MOTE_UNROLL
+    MOTE_UNROLL
     for (int i = 0; i < TILES; i++) {
         float bias[2] = {};
         if (job.bias) rows_of(tile[i], job.n_row, job.bias, bias);

@@ -53,7 +53,7 @@ template <int N> struct Ring {
     MOTE_FN void fill(int unit) const
     {
         u32 r = threadIdx.x / 16, to = shared_address(shared) + unit % STAGES * (N * 256) + stage_place<N>(r, threadIdx.x % 16);
-MOTE_UNROLL
+        MOTE_UNROLL
         for (int i = 0; i < N / 16; i++)
             stage_copy(to + i * 16 * 128, x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16);
     }
@@ -70,10 +70,22 @@ template <class T> struct Rows {
         record = at;
         lut = table;
         T::load(raw, record, 0, lane);
+        if (lane == 0) {
+            to_l2(record + T::AT_BYTE, (int)T::BYTES - T::AT_BYTE); // all scales, and the codes of four units
+            codes_to_l2(0, smaller(4, T::UNITS));
+        }
+    }
+    // Codes of units first .. first + n from memory on their way to L2, some units before a warp asks for them.
+    MOTE_FN void codes_to_l2(int first, int n) const
+    {
+        to_l2(record + first * T::WORDS0 * 128, n * T::WORDS0 * 128);
+        if constexpr (T::WORDS1 > 0) to_l2(record + T::AT1 + first * T::WORDS1 * 128, n * T::WORDS1 * 128);
     }
 
-    // acc += this unit's columns; the next unit's weights are asked for on the way.
-    template <int N> MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY<N> + 1][2][4], u32 stage, int unit, int lane)
+    // acc += this unit's columns; the next unit's weights are asked for on the way, after `before_load`: the fence that it
+    // holds waits for loads too, and here few are under way.
+    template <int N, class Before>
+    MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY<N> + 1][2][4], u32 stage, int unit, int lane, Before before_load)
     {
         u32 code[4][4], scale_pair[T::SUBS], min_pair[T::SUBS];
         float scale[2][T::SUBS], least[2][T::SUBS];
@@ -81,12 +93,12 @@ template <class T> struct Rows {
         asm volatile("" : "+r"(here));
         T::codes(raw, lut, here, code);
         T::scales(raw, lane, scale, least);
-MOTE_UNROLL
+        MOTE_UNROLL
         for (int b = 0; b < T::SUBS; b++) {
             scale_pair[b] = Operand<T, X_BF16>::pair(scale[0][b], scale[1][b]);
             min_pair[b] = T::HAS_MIN ? Operand<T, X_BF16>::pair(least[0][b], least[1][b]) : 0;
         }
-MOTE_UNROLL
+        MOTE_UNROLL
         for (int s = 0; s < 4; s++) {
             u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
             products_wait<UNDER_WAY<N>>();
@@ -94,7 +106,10 @@ MOTE_UNROLL
             products_begin();
             products<N, X_BF16>(acc, a[s % (UNDER_WAY<N> + 1)], stage, s, lane);
             products_end();
-            if (s == 2) T::load(raw, record, min(unit + 1, T::UNITS - 1), here); // most registers of this unit are free
+            if (s == 2) { // most registers of this unit are free
+                before_load();
+                T::load(raw, record, min(unit + 1, T::UNITS - 1), here);
+            }
         }
     }
 
@@ -122,28 +137,36 @@ MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *rec
     Rows<T1> second;
     first.start(record0, lut0, lane);
     if constexpr (TILES == 2) second.start(record1, lut1, lane);
-    if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
-    if constexpr (TWO_TABLES) T1::fill(lut1, threadIdx.x, THREADS);
-MOTE_UNROLL
+    MOTE_UNROLL
     for (int u = 0; u < AHEAD; u++) {
         if (u < T0::UNITS) ring.fill(u);
         copy_commit();
     }
-MOTE_UNROLL
+    if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
+    if constexpr (TWO_TABLES) T1::fill(lut1, threadIdx.x, THREADS);
+    MOTE_UNROLL
     for (int i = 0; i < TILES; i++)
-MOTE_UNROLL
+        MOTE_UNROLL
         for (int j = 0; j < N / 2; j++) acc[i][j] = 0;
     u32 a[UNDER_WAY<N> + 1][2][4];
-MOTE_ROLLED
-    for (int unit = 0; unit < T0::UNITS; unit++) {
+    auto next_tokens = [] { // this thread's of the next unit are there, for tensor cores too
         copy_wait<AHEAD - 1>();
         stage_written();
+    };
+    next_tokens();
+    MOTE_ROLLED
+    for (int unit = 0; unit < T0::UNITS; unit++) {
+        if (unit % 2 == 0 && unit > 0 && unit + 2 < T0::UNITS && elected()) {
+            int n = T0::UNITS % 2 == 0 ? 2 : min(2, T0::UNITS - unit - 2);
+            first.codes_to_l2(unit + 2, n);
+            if constexpr (TILES == 2) second.codes_to_l2(unit + 2, n);
+        }
         __syncthreads(); // this unit's tokens are there, and no warp reads those of two units ago any more
         if (unit + AHEAD < T0::UNITS) ring.fill(unit + AHEAD);
         copy_commit();
         u32 stage = shared_address(shared) + unit % STAGES * (N * 256);
-        first.template multiply<N>(acc[0], a, stage, unit, lane);
-        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, unit, lane);
+        first.template multiply<N>(acc[0], a, stage, unit, lane, next_tokens);
+        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, unit, lane, [] {});
     }
     products_wait<0>();
 }

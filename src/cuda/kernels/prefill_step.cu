@@ -46,7 +46,7 @@ MOTE_FN void convert_rows(const Convert &job, int first)
         int base = i / 4 * 32, q = i % 4;
         u32 w[4] = {0, 0, 0, 0};
         if (base < job.n_col)
-MOTE_UNROLL
+            MOTE_UNROLL
             for (int t = 0; t < 4; t++) {
                 float2 v = *(const float2 *)(x + base + 8 * t + 2 * q);
                 w[t] = job.is_bf16 ? pack_bf16x2(v.x, v.y) : pack_half2(v.x * up, v.y * up);
@@ -107,7 +107,7 @@ MOTE_FN void sort_pairs(const Sort &job)
         for (int base = 0; base < n_expert; base += 32) {
             int e = base + lane, n = e < n_expert ? start[e] : 0, p = (n + job.width - 1) / job.width;
             int n_sum = n, p_sum = p;
-MOTE_UNROLL
+            MOTE_UNROLL
             for (int i = 1; i < 32; i *= 2) {
                 int n_up = __shfl_up_sync(~0u, n_sum, i), p_up = __shfl_up_sync(~0u, p_sum, i);
                 if (lane >= i) n_sum += n_up, p_sum += p_up;
@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(256) prefill_sum(const __grid_const
     if (c >= job.d_model) return;
     size_t at = (size_t)row * job.d_model + c;
     float4 sum = job.residual ? *(const float4 *)(job.residual + at) : make_float4(0, 0, 0, 0);
-MOTE_UNROLL
+    MOTE_UNROLL
     for (int s = 0; s < job.n_used; s++) {
         int pair = row * job.n_used + s;
         add_scaled(sum, job.weights[pair], job.flat + (size_t)job.place[pair] * job.d_model + c);

@@ -16,13 +16,15 @@ template <int N, class Store>
 MOTE_FN void each_product(const float (&acc)[N / 2], int tile, int n_row, int count, Store store)
 {
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-MOTE_UNROLL
-    for (int b = 0; b < N / 8; b++)
-MOTE_UNROLL
+    MOTE_UNROLL
+    for (int b = 0; b < N / 8; b++) {
+        if (8 * b >= count) break;
+        MOTE_UNROLL
         for (int j = 0; j < 4; j++) {
             int token = 8 * b + 2 * t + (j & 1), row = tile * 16 + g + 8 * (j >> 1);
             if (row < n_row && token < count) store(acc[4 * b + j], j >> 1, row, token);
         }
+    }
 }
 
 // Columns g and g + 8 of tokens 2 t, 2 t + 1 (v as an accumulator has them) to rows of halves; null: no such token.
