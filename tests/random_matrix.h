@@ -82,7 +82,9 @@ static inline void random_block_scales(struct mote_rng *rng, enum mote_format fo
                     random_put(MOTE_FORMAT_F16, block + half_fields[i].at[j], random_scale(rng));
     if (format == MOTE_FORMAT_MXFP4) block[0] = (uint8_t)(118 + mote_rng_below(rng, 12));
     if (format == MOTE_FORMAT_NVFP4)
-        for (int i = 0; i < 4; i++) block[i] = (uint8_t)(mote_rng_below(rng, 0x60));
+        for (int i = 0; i < 4; i++)
+            block[i] = (uint8_t)(mote_rng_below(
+                rng, 0x40));           /* below 2: hidden values of two such matrices stay within halves */
     if (format == MOTE_FORMAT_IQ1_M) { /* d's nibbles are the top nibbles of four 16-bit words */
         uint16_t half = mote_f32_f16(random_scale(rng));
         for (int i = 0; i < 4; i++)
@@ -119,7 +121,7 @@ static inline void random_fill(struct mote_rng *rng, const struct mote_matrix *m
             random_put(m->scale_format, scale + i * number, random_scale(rng));
             random_put(m->scale_format, bias + i * number, 4 * random_scale(rng));
         } else {
-            scale[i] = (uint8_t)(m->format == MOTE_FORMAT_MLX_NVFP4 ? mote_rng_below(rng, 0x60)
+            scale[i] = (uint8_t)(m->format == MOTE_FORMAT_MLX_NVFP4 ? mote_rng_below(rng, 0x40)
                                                                     : 118 + mote_rng_below(rng, 12));
         }
 }
