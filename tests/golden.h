@@ -35,19 +35,11 @@ static inline int32_t largest(const float *x, int64_t n)
     return best;
 }
 
-/* One of golden's prompts, float cache; *worst is raised to the largest logit error. */
-static inline void golden_check_prompt(struct run *run, const json_t *golden,
-                                       const struct golden_limits *limits, double *worst)
+/* logits [n][n_vocab] after each of a prompt's n tokens against golden's; *worst is raised to the largest error. */
+static inline void golden_compare(const float *logits, int64_t n, int64_t n_vocab, const json_t *golden,
+                                  const struct golden_limits *limits, double *worst)
 {
-    int32_t ids[GOLDEN_IDS], greedy[GOLDEN_IDS];
-    int64_t n = golden_read_ids(json_object_get(golden, "ids"), ids),
-            n_vocab = (int64_t)run->network->hyper.n_vocab;
-    int64_t n_greedy = golden_read_ids(json_object_get(golden, "greedy_ids"), greedy);
     const char *prompt = json_string_value(json_object_get(golden, "prompt"));
-    struct mote_timeline *session = run_session(run, 512, MOTE_KV_F32);
-    float *logits;
-    must(mote_mem_alloc(NULL, MOTE_MEM_TABLES, (size_t)(n * n_vocab) * sizeof *logits, &logits));
-    must(mote_timeline_eval_all(session, ids, n, logits));
     for (int64_t i = 0; i < n; i++) {
         const json_t *top = json_array_get(json_object_get(golden, "top10_ids"), (size_t)i);
         const json_t *value = json_array_get(json_object_get(golden, "top10_logits"), (size_t)i);
@@ -64,6 +56,44 @@ static inline void golden_check_prompt(struct run *run, const json_t *golden,
         double lse = json_number_value(json_array_get(json_object_get(golden, "logsumexp"), (size_t)i));
         assert_true(fabs(mote_log_sum_exp(row, n_vocab) - lse) <= limits->logit);
     }
+}
+
+/* Five of golden's prompts in the same steps. */
+static inline void golden_check_batch(struct run *run, const json_t *prompts,
+                                      const struct golden_limits *limits, double *worst)
+{
+    enum { BATCH = 5 };
+    struct mote_turn turn[BATCH];
+    int32_t ids[BATCH][GOLDEN_IDS];
+    int64_t n_vocab = (int64_t)run->network->hyper.n_vocab;
+    for (size_t p = 0; p < BATCH; p++) {
+        int64_t n = golden_read_ids(json_object_get(json_array_get(prompts, p), "ids"), ids[p]);
+        turn[p] = (struct mote_turn){.session = run_session(run, 512, MOTE_KV_F32), .ids = ids[p], .n = n};
+        must(mote_mem_alloc(NULL, MOTE_MEM_TABLES, (size_t)(n * n_vocab) * sizeof(float),
+                            &turn[p].all_logits));
+    }
+    must(mote_timeline_eval_many(turn, BATCH));
+    for (size_t p = 0; p < BATCH; p++) {
+        golden_compare(turn[p].all_logits, turn[p].n, n_vocab, json_array_get(prompts, p), limits, worst);
+        mote_mem_free(turn[p].all_logits);
+        mote_timeline_destroy(turn[p].session);
+    }
+}
+
+/* One of golden's prompts, float cache; *worst is raised to the largest logit error. */
+static inline void golden_check_prompt(struct run *run, const json_t *golden,
+                                       const struct golden_limits *limits, double *worst)
+{
+    int32_t ids[GOLDEN_IDS], greedy[GOLDEN_IDS];
+    int64_t n = golden_read_ids(json_object_get(golden, "ids"), ids),
+            n_vocab = (int64_t)run->network->hyper.n_vocab;
+    int64_t n_greedy = golden_read_ids(json_object_get(golden, "greedy_ids"), greedy);
+    const char *prompt = json_string_value(json_object_get(golden, "prompt"));
+    struct mote_timeline *session = run_session(run, 512, MOTE_KV_F32);
+    float *logits;
+    must(mote_mem_alloc(NULL, MOTE_MEM_TABLES, (size_t)(n * n_vocab) * sizeof *logits, &logits));
+    must(mote_timeline_eval_all(session, ids, n, logits));
+    golden_compare(logits, n, n_vocab, golden, limits, worst);
     for (int64_t i = 0; i < n_greedy; i++) {
         const float *row = mote_timeline_logits(session);
         int32_t id = largest(row, n_vocab);
@@ -94,6 +124,7 @@ static inline void golden_check(const char *path, const char *golden_path, const
     json_array_foreach(json_object_get(golden, "prompts"), i, prompt)
         golden_check_prompt(&run, prompt, limits, &worst);
     assert_int_equal(i, 6);
+    golden_check_batch(&run, json_object_get(golden, "prompts"), limits, &worst);
     print_message("%s: %zu prompts, largest logit error %.1e\n", path, i, worst);
     run_close(&run);
     json_decref(golden);

@@ -409,7 +409,8 @@ static mote_status rms_norm(struct mote_backend *backend, const float *x, const 
     cuda->act_of = NULL;
     for (int64_t at = 0; at < n_row; at += CUDA_INPUT_ROWS) {
         int64_t n = n_row - at < CUDA_INPUT_ROWS ? n_row - at : CUDA_INPUT_ROWS;
-        int quantise = n_row <= cuda->decode_rows;
+        int quantise =
+            n_row <= cuda->decode_rows && n_row <= CUDA_INPUT_ROWS; /* act holds one launch's rows */
         TRY(mote_cuda_input_rows(cuda, x, row + at, n, n_col, norm, eps, y + at * n_col,
                                  quantise ? &cuda->act : NULL));
         if (quantise) cuda->act_of = y;
