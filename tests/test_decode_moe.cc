@@ -1,0 +1,284 @@
+/* test_decode_moe.cc: the expert block of few rows (moe_decode.cu) and one product at a time (moe_reference.cu, rows.cu), whole,
+ * run on the host by device_emulation.h: held to the decoded weights in float64, and bit for bit to each other: a row alone
+ * and in a batch, fused and not, few blocks and many; ids of every kind of crowding, and such as are none.
+ */
+#include "device_step.h"
+
+#include "cuda/kernels/dot.cuh"
+
+enum { MOST_PARTS = 2 * 64 * 16 };
+
+/* gate and up alike; their columns shared by one warp, down's by two */
+#define KERNELS k_quants
+#define GATE MOTE_CODE_C4, 0, 0, 32, MOTE_ITEM_U8, 1, 0, 0
+#define UP GATE
+#define DOWN MOTE_CODE_C6, 32, 0, 16, MOTE_ITEM_S8, 0, 0, 0
+#define D_MODEL 256
+#define N_FF 512
+#include "decode_moe.h"
+
+/* gate and up differ, one of them with a book; 96 columns are no whole unit */
+#define KERNELS mixed
+#define GATE MOTE_CODE_IQ2XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -3, 0
+#define UP MOTE_CODE_T5, 1, 0, 256, MOTE_ITEM_F16, 0, 0, 0
+#define DOWN MOTE_CODE_LUT4, 0, MOTE_TABLE_IQ4NL, 32, MOTE_ITEM_F16, 0, 0, 0
+#define D_MODEL 256
+#define N_FF 96
+#include "decode_moe.h"
+
+/* a book in both stages */
+#define KERNELS iq2_xxs
+#define GATE MOTE_CODE_IQ2XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -3, 0
+#define UP GATE
+#define DOWN GATE
+#define D_MODEL 256
+#define N_FF 256
+#include "decode_moe.h"
+
+/* rows that do not fit into shared memory, unevenly shared by four warps; half of gate_up's tiles are not there */
+#define KERNELS wide
+#define GATE MOTE_CODE_C4, 8, 0, 32, MOTE_ITEM_F16, 0, 0, 0
+#define UP GATE
+#define DOWN GATE
+#define D_MODEL 2592
+#define N_FF 32
+#include "decode_moe.h"
+
+enum { EXPERTS = 5, USED = 2, BASE = 3 };
+
+struct experts {
+    weights of[EXPERTS][3];
+    u64 slot[EXPERTS * 3];
+};
+template <class K> static void make_experts(experts *set, const enum mote_format format[3])
+{
+    for (int e = 0; e < EXPERTS; e++)
+        for (int p = 0; p < 3; p++) {
+            set->of[e][p] = p == 2 ? make_weights(format[p], K::d_model, K::n_ff, K::bytes[p])
+                                   : make_weights(format[p], K::n_ff, K::d_model, K::bytes[p]);
+            set->slot[e * 3 + p] = (u64)(uintptr_t)set->of[e][p].tiles.at;
+        }
+}
+
+/* An expert block over rows of x. */
+struct block {
+    const u64 *slot;
+    array<float> x;   /* [n_row][d_model] */
+    array<int> ids;   /* [n_row][n_used]; none: expert 0 */
+    array<float> mix; /* [n_row][n_used]; none: 1 */
+    array<float> residual; /* [n_row][d_model]; none: 0 */
+    int n_row, n_used, squash, base;
+    mote_step_fault fault;
+
+    int *the_ids() { return ids.n ? ids.at : NULL; }
+    float *the_mix() { return mix.n ? mix.at : NULL; }
+    float *the_residual() { return residual.n ? residual.at : NULL; }
+};
+struct result {
+    array<float> y;
+    act_rows h;
+    mote_step_fault fault;
+};
+
+template <class K> static result fused(block b, unsigned up_blocks)
+{
+    int n_pair = b.n_row * b.n_used;
+    act_rows x = quantised(b.x.at, b.n_row, K::d_model);
+    result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff), {}};
+    auto up = b.n_row == 1 ? K::up_one : K::up_many;
+    auto down = b.n_row == 1 ? K::down_one_row : K::down_rows_many;
+    launch(up_blocks, (unsigned)n_pair, K::up_threads, [&] {
+        up(b.slot, EXPERTS, b.the_ids(), x.view(), n_pair, b.n_used, to.h.view(), b.base, &to.fault);
+    });
+    assert_true(K::down_split * n_pair * 16 <= MOST_PARTS);
+    for (int i = 0; i < MOST_PARTS; i++) K::parts()[i] = NAN;
+    launch((K::d_model + 15) / 16, 1, b.n_row == 1 ? K::one_threads : K::many_threads, [&] {
+        down(b.slot, EXPERTS, b.the_ids(), b.the_mix(), b.squash, to.h.view(), b.n_row, b.n_used, b.base,
+             b.the_residual(), to.y.at, K::d_model, &to.fault);
+    });
+    return to;
+}
+template <class K> static result unfused(block b, unsigned pair_blocks)
+{
+    int n_pair = b.n_row * b.n_used;
+    act_rows x = quantised(b.x.at, b.n_row, K::d_model);
+    result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff), {}};
+    array<float> gate((size_t)(n_pair * K::n_ff), -77), up = gate, hidden = gate,
+                                                        product((size_t)(n_pair * K::d_model), -77);
+    launch((K::n_ff + 15) / 16, pair_blocks, K::up_split * 32, [&] {
+        K::gate(b.slot, EXPERTS, 0, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, gate.at, K::n_ff, &to.fault);
+    });
+    launch((K::n_ff + 15) / 16, pair_blocks, K::up_split * 32, [&] {
+        K::up(b.slot, EXPERTS, 1, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, up.at, K::n_ff, &to.fault);
+    });
+    launch((unsigned)n_pair, 1, 256,
+           [&] { activate(gate.at, up.at, K::n_ff, to.h.unit, b.base, hidden.at, to.h.view()); });
+    launch((K::d_model + 15) / 16, pair_blocks, K::down_split * 32, [&] {
+        K::down(b.slot, EXPERTS, 2, b.the_ids(), to.h.view(), n_pair, b.n_used, 0, b.base, product.at, K::d_model,
+                &to.fault);
+    });
+    launch((K::d_model + 255) / 256, (unsigned)b.n_row, 256, [&] {
+        combine(product.at, b.the_mix(), b.squash, b.n_used, b.the_residual(), to.y.at, K::d_model);
+    });
+    for (long i = 0; i < (long)hidden.n; i++) { /* what is quantised is what is handed out */
+        int pair = (int)(i / K::n_ff), c = (int)(i % K::n_ff);
+        double scale = (double)to.h.scale[((long)(b.base + pair) * to.h.unit * 4 + c / 32)];
+        assert_true(fabs(to.h.value(b.base + pair, c) - (double)hidden[i]) <= 0.51 * scale);
+    }
+    return to;
+}
+
+static block row_of(const block &b, int row, int d_model)
+{
+    block one = b;
+    one.n_row = 1;
+    one.x = array<float>(b.x.at + (long)row * d_model, (size_t)d_model);
+    if (b.ids.n) one.ids = array<int>(b.ids.at + row * b.n_used, (size_t)b.n_used);
+    if (b.mix.n) one.mix = array<float>(b.mix.at + row * b.n_used, (size_t)b.n_used);
+    if (b.residual.n) one.residual = array<float>(b.residual.at + (long)row * d_model, (size_t)d_model);
+    return one;
+}
+
+/* y and, unless its pairs are other ones, h. */
+static void check_same(const char *what, const result &a, int row, const result &b)
+{
+    if (!same_bytes(a.y.at + row * (long)b.y.n, b.y.at, b.y.n * sizeof(float)))
+        fail_msg("%s: row %d: other bits", what, row);
+    if (a.y.n == b.y.n && !(a.h == b.h)) fail_msg("%s: other hidden bits", what);
+}
+
+template <class K> static void check_value(const char *what, const experts &set, const block &b, const result &got)
+{
+    for (int i = 0; i < b.n_row; i += 4) {
+        array<double> want((size_t)K::d_model);
+        const float *x = b.x.at + (long)i * K::d_model;
+        error_sum sum;
+        for (int s = 0; s < b.n_used; s++) {
+            int p = i * b.n_used + s;
+            const weights *w = set.of[b.ids.n ? b.ids[p] : 0];
+            double mix = !b.mix.n ? 1 : b.squash ? 1 / (1 + exp(-(double)b.mix[p])) : (double)b.mix[p];
+            array<float> hidden((size_t)K::n_ff);
+            for (int f = 0; f < K::n_ff; f++) {
+                double gate = w[0].product(f, x), up = w[1].product(f, x);
+                hidden[f] = (float)(gate / (1 + exp(-gate)) * up);
+            }
+            for (int r = 0; r < K::d_model; r++) want[r] += mix * w[2].product(r, hidden.at);
+        }
+        for (int r = 0; r < K::d_model; r++) {
+            long at = (long)i * K::d_model + r;
+            sum.add((double)got.y[at] - (b.residual.n ? (double)b.residual[at] : 0), want[r]);
+        }
+        sum.check(1e-4, what, i);
+    }
+}
+
+/* Rows of routed experts by `ids_of`. */
+template <class K, class Ids> static block routed(const experts &set, int n_row, bool has_residual, Ids ids_of)
+{
+    block b = {set.slot, normals(n_row * K::d_model), array<int>((size_t)(n_row * USED)), normals(n_row * USED),
+               has_residual ? normals(n_row * K::d_model) : array<float>(), n_row, USED, 0, BASE, {}};
+    for (int p = 0; p < n_row * USED; p++) b.ids[p] = ids_of(p / USED, p % USED);
+    /* a hundredth, so that what residual and sum round by is not what is measured */
+    for (float &v : b.residual) v *= 0.01f;
+    return b;
+}
+
+/* `rows` of the largest block; the others only when they are not dear. */
+template <class K> static void check_block(const enum mote_format format[3], const char *name, int rows, bool is_dear)
+{
+    constexpr unsigned all = K::ff_pad / 32;
+    experts set;
+    make_experts<K>(&set, format);
+
+    /* expert 4 chosen by none, 1 by many, a row that chooses one twice */
+    block b = routed<K>(set, rows, true,
+                        [](int row, int s) { return row == 2 ? 2 : s ? (row % 3 ? 1 : 3) : row % 2 ? 0 : 2; });
+    result got = fused<K>(b, all);
+    assert_int_equal(got.fault.code, MOTE_STEP_FINE);
+    check_value<K>(name, set, b, got);
+    check_same(name, got, 0, fused<K>(b, 1 + all / 3));
+    check_same(name, got, 0, unfused<K>(b, (unsigned)(rows * USED)));
+    for (int row = 0; row < rows; row += 1 + rows / 2)
+        check_same(name, got, row, fused<K>(row_of(b, row, K::d_model), all));
+    check_same(name, got, 2, fused<K>(row_of(b, 2, K::d_model), all));
+    if (is_dear) return;
+
+    /* five rows that all choose the same expert twice; without a residual */
+    b = routed<K>(set, 5, false, [](int, int) { return EXPERTS - 1; });
+    got = fused<K>(b, all);
+    check_value<K>(name, set, b, got);
+    check_same(name, got, 0, unfused<K>(b, 3));
+    for (int row = 0; row < 5; row += 2) check_same(name, got, row, fused<K>(row_of(b, row, K::d_model), all));
+
+    /* two rows; weights of one */
+    b = routed<K>(set, 2, true, [](int row, int s) { return row + s; });
+    b.mix = array<float>();
+    got = fused<K>(b, all);
+    check_same(name, got, 0, unfused<K>(b, 4));
+    for (int row = 0; row < 2; row++) check_same(name, got, row, unfused<K>(row_of(b, row, K::d_model), USED));
+
+    /* a shared expert: no ids, weights squashed */
+    b = routed<K>(set, 6, true, [](int, int) { return 0; });
+    b.ids = array<int>(), b.n_used = 1, b.squash = 1, b.mix = normals(6);
+    got = fused<K>(b, all);
+    check_value<K>(name, set, b, got);
+    check_same(name, got, 0, unfused<K>(b, 6));
+    check_same(name, got, 5, fused<K>(row_of(b, 5, K::d_model), all));
+
+    /* ids that are none are told, and stand for expert 0 */
+    for (int row = 2; row <= 4; row += 2) {
+        b = routed<K>(set, row, true, [](int r, int s) { return r == 1 && s ? EXPERTS : 1; });
+        if (row == 4) b.ids[3] = -1;
+        int bad = b.ids[3];
+        for (int is_fused = 0; is_fused < 2; is_fused++) {
+            got = is_fused ? fused<K>(b, all) : unfused<K>(b, 4);
+            assert_true(got.fault.code == MOTE_STEP_EXPERT && got.fault.row == 3 && got.fault.value == bad);
+        }
+        block alone_bad = row_of(b, 1, K::d_model), fine = b;
+        result one = fused<K>(alone_bad, all);
+        assert_true(one.fault.code == MOTE_STEP_EXPERT && one.fault.row == 1 && one.fault.value == bad);
+        check_same(name, got, 1, one);
+        fine.ids[3] = 0;
+        check_same(name, got, 0, fused<K>(fine, all));
+    }
+}
+
+static void test_k_quants(void **state)
+{
+    (void)state;
+    static const enum mote_format format[] = {MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K};
+    check_block<k_quants::kind>(format, "Q4_K, Q6_K", 9, false);
+}
+static void test_mixed(void **state)
+{
+    (void)state;
+    static const enum mote_format format[] = {MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_TQ1_0, MOTE_FORMAT_IQ4_NL};
+    check_block<mixed::kind>(format, "IQ2_XXS, TQ1_0, IQ4_NL", 17, false);
+}
+static void test_iq2_xxs(void **state)
+{
+    (void)state;
+    static const enum mote_format format[] = {MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_IQ2_XXS};
+    check_block<iq2_xxs::kind>(format, "IQ2_XXS", 17, false);
+}
+static void test_wide(void **state)
+{
+    (void)state;
+    static const enum mote_format format[] = {MOTE_FORMAT_Q4_0, MOTE_FORMAT_Q4_0, MOTE_FORMAT_Q4_0};
+    check_block<wide::kind>(format, "Q4_0, wide", 5, true);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    device_end();
+    return 0;
+}
+
+int main(void)
+{
+    mote_rng_seed(&rng, 7);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_k_quants), cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_iq2_xxs), cmocka_unit_test(test_wide)};
+    return cmocka_run_group_tests(tests, NULL, end);
+}
