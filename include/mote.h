@@ -334,10 +334,11 @@ struct mote_kernel_row {
     int shared, spill, stack; /* bytes: static of a block; of a thread: stored and loaded again, frame */
 };
 typedef void mote_kernel_fn(void *context, const struct mote_kernel_row *row);
-/* Compile representative kernels into the cache, on all CPUs; no device is needed. arch: "sm_80", "sm_89", "sm_90a",
+/* Compile into the cache, on all CPUs, what `model` (a path) needs, or representative kernels (NULL); no device is
+ * needed, and a machine without NVRTC that is given the cache folder runs the model. arch: "sm_80", "sm_89", "sm_90a",
  * "sm_120", ...; NULL: the first device's. MOTE_DEVICE with the compiler's words, MOTE_NOT_FOUND without a compiler. */
-MOTE_API mote_status mote_kernels_build(const char *arch, mote_progress_fn *progress, void *progress_context,
-                                        mote_kernel_fn *fn, void *context);
+MOTE_API mote_status mote_kernels_build(const char *arch, const char *model, mote_progress_fn *progress,
+                                        void *progress_context, mote_kernel_fn *fn, void *context);
 
 #ifdef __cplusplus
 }

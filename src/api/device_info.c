@@ -176,32 +176,46 @@ static void pass_on(void *context, size_t done, size_t total, size_t cached)
     progress->fn(progress->context, "compiling kernels", done, total, "units");
 }
 
-mote_status mote_kernels_build(const char *arch, mote_progress_fn *progress, void *progress_context,
-                               mote_kernel_fn *fn, void *context)
+/* A model's units, by placing it on a backend that has no device. */
+struct model_units {
+    struct mote_budget *budget;
+    struct mote_catalogue *catalogue;
+    struct mote_network *network;
+    struct mote_backend *backend;
+};
+
+static mote_status open_model(const char *path, const char *arch, struct model_units *m)
 {
-    struct mote_cuda_info device;
-    if (!arch) {
-        TRY(mote_cuda_describe(0, &device));
-        arch = device.arch;
-    }
-    size_t n = 0;
-    while (mote_cuda_unit_list[n].unit.text) n++;
-    struct mote_cuda_unit *unit;
-    struct mote_cubin *cubin = NULL;
-    TRY(mote_mem_alloc(NULL, MOTE_MEM_TABLES, n * sizeof *unit, &unit));
-    for (size_t i = 0; i < n; i++) unit[i] = mote_cuda_unit_list[i].unit;
-    mote_status status = mote_mem_alloc(NULL, MOTE_MEM_TABLES, n * sizeof *cubin, &cubin);
-    if (status == MOTE_OK) {
-        struct progress told = {progress, progress_context};
-        status = mote_cubin_make_all(arch, unit, n, cubin, progress ? pass_on : NULL, &told);
-    }
+    TRY(mote_budget_create(0, &m->budget));
+    TRY(mote_catalogue_open(path, m->budget, &m->catalogue));
+    TRY(mote_network_open(m->catalogue, NULL, m->budget, &m->network));
+    struct mote_backend_limits limits = m->network->limits;
+    limits.max_row = 512; /* no kernel depends on it */
+    TRY(mote_cuda_ahead_create(arch, &limits, m->budget, &m->backend));
+    return mote_network_place(m->network, m->backend);
+}
+
+static void close_model(struct model_units *m)
+{
+    mote_network_close(m->network);
+    if (m->backend) m->backend->ops->destroy(m->backend);
+    if (m->catalogue) mote_catalogue_close(m->catalogue);
+    mote_budget_destroy(m->budget);
+}
+
+static mote_status build_units(const char *arch, const struct mote_cuda_unit *unit, const char *const *what,
+                               size_t n, struct progress *told, mote_kernel_fn *fn, void *context)
+{
+    struct mote_cubin *cubin;
+    TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n + 1, sizeof *cubin, &cubin));
+    mote_status status = mote_cubin_make_all(arch, unit, n, cubin, told->fn ? pass_on : NULL, told);
     for (size_t i = 0; i < n && status == MOTE_OK; i++) {
         for (size_t k = 0; k < cubin[i].n_usage && fn; k++) {
             const struct mote_cuda_usage *usage = &cubin[i].usage[k];
             struct mote_kernel_row row = {
                 .arch = arch,
                 .text = unit[i].text,
-                .what = mote_cuda_unit_list[i].what,
+                .what = what ? what[i] : "model",
                 .kernel = usage->name,
                 .registers = usage->registers,
                 .shared = usage->shared_bytes,
@@ -213,6 +227,41 @@ mote_status mote_kernels_build(const char *arch, mote_progress_fn *progress, voi
         mote_cubin_free(&cubin[i]);
     }
     mote_mem_free(cubin);
+    return status;
+}
+
+mote_status mote_kernels_build(const char *arch, const char *model, mote_progress_fn *progress,
+                               void *progress_context, mote_kernel_fn *fn, void *context)
+{
+    struct mote_cuda_info device;
+    struct progress told = {progress, progress_context};
+    struct model_units m = {0};
+    struct mote_cuda_unit *unit = NULL;
+    const char **what = NULL;
+    size_t n = 0;
+    if (!arch) {
+        TRY(mote_cuda_describe(0, &device));
+        arch = device.arch;
+    }
+    mote_status status = MOTE_OK;
+    if (model) {
+        TRY_GOTO(open_model(model, arch, &m), status, out);
+        n = mote_cuda_ahead_units(m.backend, NULL, 0);
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *unit, &unit), status, out);
+        mote_cuda_ahead_units(m.backend, unit, n);
+    } else {
+        while (mote_cuda_unit_list[n].unit.text) n++;
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *unit, &unit), status, out);
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *what, &what), status, out);
+        for (size_t i = 0; i < n; i++) {
+            unit[i] = mote_cuda_unit_list[i].unit;
+            what[i] = mote_cuda_unit_list[i].what;
+        }
+    }
+    status = build_units(arch, unit, what, n, &told, fn, context);
+out:
+    mote_mem_free(what);
     mote_mem_free(unit);
+    close_model(&m);
     return status;
 }

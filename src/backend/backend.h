@@ -280,4 +280,13 @@ struct mote_backend_kind {
 extern const struct mote_backend_kind mote_backend_cpu;
 extern const struct mote_backend_kind mote_backend_cuda;
 
+/* A backend without a device that knows only which kernels a placed model needs on `arch` ("sm_90a"): it takes place,
+ * place_experts, place_routing and unplace, and copies nothing. MOTE_ARGUMENT for an architecture it does not know. */
+struct mote_cuda_unit;
+mote_status mote_cuda_ahead_create(const char *arch, const struct mote_backend_limits *limits,
+                                   struct mote_budget *budget, struct mote_backend **out);
+/* The units (cuda/cuda.h; valid while the backend lives); returns how many there are. */
+size_t mote_cuda_ahead_units(const struct mote_backend *backend, struct mote_cuda_unit *unit,
+                             size_t capacity);
+
 #endif

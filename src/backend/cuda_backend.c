@@ -108,6 +108,12 @@ static void show_compiling(void *context, size_t done, size_t total, size_t cach
     if (cuda->progress) cuda->progress(cuda->progress_context, "compiling kernels", done, total, "units");
 }
 
+mote_status mote_cuda_common_programs(struct cuda_backend *cuda)
+{
+    TRY(mote_cuda_program(cuda, &rows_text, &cuda->rows_program, "ROWS=1"));
+    return mote_cuda_attend_programs(cuda);
+}
+
 static mote_status ready(struct mote_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -509,8 +515,7 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     TRY(mote_cuda_alloc_pinned(cuda->cuda, sizeof *cuda->host_fault, &cuda->host_fault));
     TRY(mote_pool_create(options->n_thread, &cuda->pool));
     TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, CUDA_RECORDS, sizeof *cuda->record, &cuda->record));
-    TRY(mote_cuda_program(cuda, &rows_text, &cuda->rows_program, "ROWS=1"));
-    return mote_cuda_attend_programs(cuda);
+    return mote_cuda_common_programs(cuda);
 }
 
 static mote_status create(const struct mote_backend_options *options,

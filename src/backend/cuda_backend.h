@@ -104,6 +104,7 @@ struct cuda_backend {
     struct mote_backend base;
     struct mote_cuda *cuda;
     const struct mote_cuda_info *info;
+    struct mote_cuda_info *ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits limits;
     int moe_unfused;
@@ -168,6 +169,9 @@ static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
 /* The index of the program of this text and these constants (printf style), added when new. Before `ready` only. */
 mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index,
                               const char *define, ...) __attribute__((format(printf, 4, 5)));
+
+/* The programs that every model needs: rows and attention. */
+mote_status mote_cuda_common_programs(struct cuda_backend *cuda);
 
 /* Launch kernel number `kernel` of a program: all arguments by address, in order, ended by nothing: args[] as
  * mote_cuda_launch takes it. flags: MOTE_CUDA_CHAIN. */

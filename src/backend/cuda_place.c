@@ -116,9 +116,11 @@ static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, 
     const struct mote_matrix *w = &weight->w;
     char text[MOTE_TILE_TEXT];
     TRY(mote_tile_kind_of(w, &placed->kind));
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS,
-                               mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col), &placed->data));
-    TRY(put_matrix(cuda, &placed->kind, w, placed->data));
+    if (cuda->cuda) {
+        size_t bytes = mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col);
+        TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, bytes, &placed->data));
+        TRY(put_matrix(cuda, &placed->kind, w, placed->data));
+    }
     if (placed->kind.code == MOTE_CODE_NONE)
         return mote_cuda_program(cuda, &plain_text, &placed->decode, "ITEM=%d", (int)placed->kind.item);
     mote_tile_kind_text(&placed->kind, text);
@@ -147,13 +149,46 @@ mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *we
 
 /* ---- experts ---- */
 
+/* Every expert's three matrices to the device, one after the other, and their addresses to the table. */
+static mote_status put_experts(struct cuda_backend *cuda,
+                               const struct mote_matrix *const matrix[CUDA_PROJECTIONS],
+                               struct cuda_experts *placed)
+{
+    size_t offset[CUDA_PROJECTIONS], each = 0, table = SLOT_BYTES(placed->n_expert);
+    for (int p = 0; p < CUDA_PROJECTIONS; p++) {
+        offset[p] = each;
+        each += mote_tile_matrix_bytes(&placed->kind[p], matrix[p]->n_row, matrix[p]->n_col);
+    }
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * (size_t)placed->n_expert, &placed->data));
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
+    uint64_t *host;
+    TRY(mote_mem_alloc(cuda->budget, MOTE_MEM_TABLES, table, &host));
+    mote_status status = MOTE_OK;
+    for (int32_t e = 0; e < placed->n_expert && status == MOTE_OK; e++)
+        for (int p = 0; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
+            uint8_t *to = placed->data + (size_t)e * each + offset[p];
+            host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
+            status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to);
+        }
+    if (status == MOTE_OK) status = mote_cuda_upload(cuda->cuda, placed->slot, host, table);
+    mote_mem_free(host);
+    return status;
+}
+
+/* Warps that share a projection's columns: up_split and down_split of dot.cuh. */
+static int split_of(int projection, int64_t n_col)
+{
+    int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
+    if (projection == CUDA_DOWN) return unit >= 4 ? 2 : 1;
+    return unit >= 16 ? 4 : unit >= 8 ? 2 : 1;
+}
+
 static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_set *set,
                                  struct cuda_experts *placed)
 {
     const struct mote_matrix *matrix[CUDA_PROJECTIONS] = {set->gate, set->up, set->down};
     static const char *const name[CUDA_PROJECTIONS] = {"gate", "up", "down"};
     char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT];
-    size_t bytes[CUDA_PROJECTIONS], offset[CUDA_PROJECTIONS], each = 0;
     placed->is_tiled = 1;
     for (int p = 0; p < CUDA_PROJECTIONS; p++) {
         const struct mote_matrix *w = &matrix[p][0];
@@ -168,39 +203,17 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
                     mote_format_traits(w->format)->name);
         }
         placed->is_tiled &= placed->kind[p].code != MOTE_CODE_NONE;
-        bytes[p] = mote_tile_matrix_bytes(&placed->kind[p], w->n_row, w->n_col);
-        offset[p] = each;
-        each += bytes[p];
         mote_tile_kind_text(&placed->kind[p], text[p]);
     }
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * (size_t)set->n_expert, &placed->data));
-    size_t table = SLOT_BYTES(set->n_expert);
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
-    uint64_t *host;
-    TRY(mote_mem_alloc(cuda->budget, MOTE_MEM_TABLES, table, &host));
-    mote_status status = MOTE_OK;
-    for (int32_t e = 0; e < set->n_expert && status == MOTE_OK; e++)
-        for (int p = 0; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
-            uint8_t *to = placed->data + (size_t)e * each + offset[p];
-            host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
-            status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to);
-        }
-    if (status == MOTE_OK) status = mote_cuda_upload(cuda->cuda, placed->slot, host, table);
-    mote_mem_free(host);
-    TRY(status);
-
+    if (cuda->cuda) TRY(put_experts(cuda, matrix, placed));
     for (int p = 0; p < CUDA_PROJECTIONS; p++) {
-        long long n_col = (long long)matrix[p][0].n_col, unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
-        placed->split[p] = p == CUDA_DOWN ? unit >= 4 ? 2 : 1
-                           : unit >= 16   ? 4
-                           : unit >= 8    ? 2
-                                          : 1; /* as dot.cuh has it */
+        placed->split[p] = split_of(p, matrix[p]->n_col);
         if (placed->kind[p].code == MOTE_CODE_NONE)
             TRY(mote_cuda_program(cuda, &plain_text, &placed->project[p], "ITEM=%d",
                                   (int)placed->kind[p].item));
         else
             TRY(mote_cuda_program(cuda, &reference_text, &placed->project[p], "W0=%s COLS=%lld SPLIT=%d",
-                                  text[p], n_col, placed->split[p]));
+                                  text[p], (long long)matrix[p]->n_col, placed->split[p]));
     }
     if (!placed->is_tiled) return MOTE_OK;
     TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld",

@@ -102,7 +102,9 @@ static void show_kernel(void *context, const struct mote_kernel_row *row)
 static int kernels(const struct command *self, int argc, char **argv)
 {
     struct option_texts arch = {0};
+    const char *model = NULL;
     const struct option_row table[] = {
+        {'m', "model", OPTION_TEXT, &model, "what this model needs (representative kernels)"},
         {0, "arch", OPTION_TEXTS, &arch,
          "sm_80, sm_89, sm_90a, sm_120, ...; may be repeated (the device here)"},
         {0},
@@ -111,11 +113,11 @@ static int kernels(const struct command *self, int argc, char **argv)
     if (left < 0) return EXIT_USAGE;
     if (left) return usage_error(self, "unexpected argument %s", argv[0]);
     for (int i = 0; i < (arch.n ? arch.n : 1) && code == EXIT_DONE; i++)
-        code = report(self, mote_kernels_build(arch.text[i], show_progress, NULL, show_kernel, &n));
+        code = report(self, mote_kernels_build(arch.text[i], model, show_progress, NULL, show_kernel, &n));
     return code;
 }
 
 const struct command command_info = {
     "info", "what this machine can compute on: devices, drivers, kernel cache", "[--quick] [--json]", info};
 const struct command command_kernels = {"kernels", "compile kernels of NVIDIA devices ahead, into the cache",
-                                        "[--arch sm_90a]...", kernels};
+                                        "[-m MODEL] [--arch sm_90a]...", kernels};
