@@ -48,7 +48,8 @@ constexpr auto kernel = project;
 } // namespace of_down
 
 struct kind {
-    static constexpr int d_model = D_MODEL, n_ff = N_FF, ff_pad = FF_PAD, up_split = SPLIT, down_split = DOWN_SPLIT;
+    static constexpr int d_model = D_MODEL, n_ff = N_FF, ff_pad = FF_PAD, up_split = SPLIT,
+                         down_split = DOWN_SPLIT;
     static constexpr unsigned up_threads = UP_THREADS, one_threads = DOWN_WARPS * 32,
                               many_threads = DOWN_WARPS_MANY * 32;
     static constexpr size_t bytes[3] = {Gate::BYTES, Up::BYTES, Down::BYTES};

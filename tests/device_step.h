@@ -33,19 +33,34 @@ extern "C" {
 struct int2 {
     int x, y;
 };
-static inline int2 make_int2(int x, int y) { return int2{x, y}; }
-static inline u32 __float_as_uint(float v) { return same_bits<u32>(v); }
-static inline float __uint_as_float(u32 v) { return same_bits<float>(v); }
+static inline int2 make_int2(int x, int y)
+{
+    return int2{x, y};
+}
+static inline u32 __float_as_uint(float v)
+{
+    return same_bits<u32>(v);
+}
+static inline float __uint_as_float(u32 v)
+{
+    return same_bits<float>(v);
+}
 static inline int __float2int_rn(float v)
 {
-    return v != v            ? 0
-           : v >= 0x1p31f    ? INT32_MAX
-           : v <= -0x1p31f   ? INT32_MIN
-                             : (int)lrintf(v);
+    return v != v ? 0 : v >= 0x1p31f ? INT32_MAX : v <= -0x1p31f ? INT32_MIN : (int)lrintf(v);
 }
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-static inline float rsqrtf(float v) { return 1 / sqrtf(v); }
-static inline float __ldcg(const float *p) { return *p; }
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float rsqrtf(float v)
+{
+    return 1 / sqrtf(v);
+}
+static inline float __ldcg(const float *p)
+{
+    return *p;
+}
 static inline void __threadfence() {}
 
 /* A warp's 32 lanes meet once: the last to come turns what all brought into what each takes away. A decode kernel does
@@ -186,20 +201,21 @@ static inline void mma_s8(int c[4], const u32 a[4], u32 b0, u32 b1)
     struct sums {
         int c[4];
     };
-    sums got = device_meet<sums>(operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [](const operands *in, sums *out) {
-        columns right[32], sum[16]; /* [k][column], [row][column] */
-        for (int k = 0; k < 32; k++)
-            for (int n = 0; n < 8; n++)
-                right[k][n] = (i8)(in[4 * n + k % 16 / 4].b[k / 16] >> 8 * (k % 4));
-        for (int m = 0; m < 16; m++) {
-            columns all = {};
+    sums got =
+        device_meet<sums>(operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [](const operands *in, sums *out) {
+            columns right[32], sum[16]; /* [k][column], [row][column] */
             for (int k = 0; k < 32; k++)
-                all += (i8)(in[m % 8 * 4 + k % 16 / 4].a[k / 16 * 2 + m / 8] >> 8 * (k % 4)) * right[k];
-            sum[m] = all;
-        }
-        for (int i = 0; i < 32; i++)
-            for (int j = 0; j < 4; j++) out[i].c[j] = sum[i / 4 + j / 2 * 8][i % 4 * 2 + j % 2];
-    });
+                for (int n = 0; n < 8; n++)
+                    right[k][n] = (i8)(in[4 * n + k % 16 / 4].b[k / 16] >> 8 * (k % 4));
+            for (int m = 0; m < 16; m++) {
+                columns all = {};
+                for (int k = 0; k < 32; k++)
+                    all += (i8)(in[m % 8 * 4 + k % 16 / 4].a[k / 16 * 2 + m / 8] >> 8 * (k % 4)) * right[k];
+                sum[m] = all;
+            }
+            for (int i = 0; i < 32; i++)
+                for (int j = 0; j < 4; j++) out[i].c[j] = sum[i / 4 + j / 2 * 8][i % 4 * 2 + j % 2];
+        });
     for (int j = 0; j < 4; j++) c[j] += got.c[j];
 }
 
@@ -214,7 +230,8 @@ static inline void mma_s8(int c[4], const u32 a[4], u32 b0, u32 b1)
 template <class T> struct array {
     T *at;
     size_t n;
-    explicit array(size_t count = 0, T value = T()) : at((T *)malloc((count ? count : 1) * sizeof(T))), n(count)
+    explicit array(size_t count = 0, T value = T())
+        : at((T *)malloc((count ? count : 1) * sizeof(T))), n(count)
     {
         for (size_t i = 0; i < n; i++) at[i] = value;
     }
@@ -259,7 +276,8 @@ static inline array<float> normals(long n)
 
 template <class Body> static void launch(unsigned x, unsigned y, unsigned block, Body body)
 {
-    device_run(dim3{x, y, 1}, block, [](void *p) { (*(Body *)p)(); }, &body);
+    device_run(
+        dim3{x, y, 1}, block, [](void *p) { (*(Body *)p)(); }, &body);
 }
 
 /* ---- weights ---- */

@@ -90,7 +90,8 @@ template <class K> static written run(products &p, int first_row, int rows, int 
     written y = unwritten(rows);
     typename K::outs outs = outs_of<K>(p, y, first_row, n_block);
     auto kernel = rows == 1 ? K::one : rows <= 4 ? K::four : K::sixteen;
-    launch((unsigned)n_block, (unsigned)(rows + 15) / 16, K::warps * 32, [&] { kernel(outs, act.view(), rows); });
+    launch((unsigned)n_block, (unsigned)(rows + 15) / 16, K::warps * 32,
+           [&] { kernel(outs, act.view(), rows); });
     return y;
 }
 static void check_same(const char *name, const written &a, int at, const written &b, int rows)
@@ -189,7 +190,8 @@ static void test_input_rows(void **state)
     enum { N = 5, COLS = 352, LIST = 3 };
     array<float> x = normals(N * COLS), norm = normals(COLS), out(N * COLS, -77), listed(LIST * COLS, -77);
     for (int i = 0; i < N; i++)
-        for (int c = 0; c < COLS; c++) x[i * COLS + c] = i == 2 && c < 64 ? 0 : ldexpf(x[i * COLS + c], 20 * i - 40);
+        for (int c = 0; c < COLS; c++)
+            x[i * COLS + c] = i == 2 && c < 64 ? 0 : ldexpf(x[i * COLS + c], 20 * i - 40);
     act_rows act = quantised(x.at, N, COLS, norm.at, 1e-30f, out.at);
     for (int i = 0; i < N; i++) {
         double square = 0;
@@ -218,7 +220,8 @@ static void test_input_rows(void **state)
     /* rows by list, not quantised, not normed */
     RowList list = {{4, 0, 2}};
     mote_step_act none = {};
-    launch(LIST, 1, row_warps(COLS) * 32, [&] { input_rows(x.at, list, 1, NULL, 0, COLS, 3, listed.at, none); });
+    launch(LIST, 1, row_warps(COLS) * 32,
+           [&] { input_rows(x.at, list, 1, NULL, 0, COLS, 3, listed.at, none); });
     for (int i = 0; i < LIST; i++)
         assert_true(same_bytes(listed.at + i * COLS, x.at + list.row[i] * COLS, COLS * sizeof(float)));
 }

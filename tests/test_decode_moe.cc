@@ -63,9 +63,9 @@ template <class K> static void make_experts(experts *set, const enum mote_format
 /* An expert block over rows of x. */
 struct block {
     const u64 *slot;
-    array<float> x;   /* [n_row][d_model] */
-    array<int> ids;   /* [n_row][n_used]; none: expert 0 */
-    array<float> mix; /* [n_row][n_used]; none: 1 */
+    array<float> x;        /* [n_row][d_model] */
+    array<int> ids;        /* [n_row][n_used]; none: expert 0 */
+    array<float> mix;      /* [n_row][n_used]; none: 1 */
     array<float> residual; /* [n_row][d_model]; none: 0 */
     int n_row, n_used, squash, base;
     mote_step_fault fault;
@@ -106,7 +106,8 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
     array<float> gate((size_t)(n_pair * K::n_ff), -77), up = gate, hidden = gate,
                                                         product((size_t)(n_pair * K::d_model), -77);
     launch((K::n_ff + 15) / 16, pair_blocks, K::up_split * 32, [&] {
-        K::gate(b.slot, EXPERTS, 0, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, gate.at, K::n_ff, &to.fault);
+        K::gate(b.slot, EXPERTS, 0, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, gate.at, K::n_ff,
+                &to.fault);
     });
     launch((K::n_ff + 15) / 16, pair_blocks, K::up_split * 32, [&] {
         K::up(b.slot, EXPERTS, 1, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, up.at, K::n_ff, &to.fault);
@@ -114,8 +115,8 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
     launch((unsigned)n_pair, 1, 256,
            [&] { activate(gate.at, up.at, K::n_ff, to.h.unit, b.base, hidden.at, to.h.view()); });
     launch((K::d_model + 15) / 16, pair_blocks, K::down_split * 32, [&] {
-        K::down(b.slot, EXPERTS, 2, b.the_ids(), to.h.view(), n_pair, b.n_used, 0, b.base, product.at, K::d_model,
-                &to.fault);
+        K::down(b.slot, EXPERTS, 2, b.the_ids(), to.h.view(), n_pair, b.n_used, 0, b.base, product.at,
+                K::d_model, &to.fault);
     });
     launch((K::d_model + 255) / 256, (unsigned)b.n_row, 256, [&] {
         combine(product.at, b.the_mix(), b.squash, b.n_used, b.the_residual(), to.y.at, K::d_model);
@@ -147,11 +148,15 @@ static void check_same(const char *what, const result &a, int row, const result 
     if (a.y.n == b.y.n && !(a.h == b.h)) fail_msg("%s: other hidden bits", what);
 }
 
-template <class K> static void check_value(const char *what, const experts &set, const block &b, const result &got)
+/* From x as its codes have it: where a gate cancels, what quantising x costs (test_input_rows) outgrows everything else. */
+template <class K>
+static void check_value(const char *what, const experts &set, const block &b, const result &got)
 {
+    act_rows act = quantised(b.x.at, b.n_row, K::d_model);
     for (int i = 0; i < b.n_row; i += 4) {
         array<double> want((size_t)K::d_model);
-        const float *x = b.x.at + (long)i * K::d_model;
+        array<float> x((size_t)K::d_model);
+        for (int c = 0; c < K::d_model; c++) x[c] = (float)act.value(i, c);
         error_sum sum;
         for (int s = 0; s < b.n_used; s++) {
             int p = i * b.n_used + s;
@@ -159,7 +164,7 @@ template <class K> static void check_value(const char *what, const experts &set,
             double mix = !b.mix.n ? 1 : b.squash ? 1 / (1 + exp(-(double)b.mix[p])) : (double)b.mix[p];
             array<float> hidden((size_t)K::n_ff);
             for (int f = 0; f < K::n_ff; f++) {
-                double gate = w[0].product(f, x), up = w[1].product(f, x);
+                double gate = w[0].product(f, x.at), up = w[1].product(f, x.at);
                 hidden[f] = (float)(gate / (1 + exp(-gate)) * up);
             }
             for (int r = 0; r < K::d_model; r++) want[r] += mix * w[2].product(r, hidden.at);
@@ -173,26 +178,37 @@ template <class K> static void check_value(const char *what, const experts &set,
 }
 
 /* Rows of routed experts by `ids_of`. */
-template <class K, class Ids> static block routed(const experts &set, int n_row, bool has_residual, Ids ids_of)
+template <class K, class Ids>
+static block routed(const experts &set, int n_row, bool has_residual, Ids ids_of)
 {
-    block b = {set.slot, normals(n_row * K::d_model), array<int>((size_t)(n_row * USED)), normals(n_row * USED),
-               has_residual ? normals(n_row * K::d_model) : array<float>(), n_row, USED, 0, BASE, {}};
+    block b = {set.slot,
+               normals(n_row * K::d_model),
+               array<int>((size_t)(n_row * USED)),
+               normals(n_row * USED),
+               has_residual ? normals(n_row * K::d_model) : array<float>(),
+               n_row,
+               USED,
+               0,
+               BASE,
+               {}};
     for (int p = 0; p < n_row * USED; p++) b.ids[p] = ids_of(p / USED, p % USED);
     /* a hundredth, so that what residual and sum round by is not what is measured */
     for (float &v : b.residual) v *= 0.01f;
     return b;
 }
 
-/* `rows` of the largest block; the others only when they are not dear. */
-template <class K> static void check_block(const enum mote_format format[3], const char *name, int rows, bool is_dear)
+/* `rows` of the largest block; the others where they are not dear. */
+template <class K>
+static void check_block(const enum mote_format format[3], const char *name, int rows, bool is_dear)
 {
     constexpr unsigned all = K::ff_pad / 32;
     experts set;
     make_experts<K>(&set, format);
 
     /* expert 4 chosen by none, 1 by many, a row that chooses one twice */
-    block b = routed<K>(set, rows, true,
-                        [](int row, int s) { return row == 2 ? 2 : s ? (row % 3 ? 1 : 3) : row % 2 ? 0 : 2; });
+    block b = routed<K>(set, rows, true, [](int row, int s) {
+        return row == 5 ? 2 : s ? (row % 3 ? 1 : 3) : row % 2 ? 0 : 2;
+    });
     result got = fused<K>(b, all);
     assert_int_equal(got.fault.code, MOTE_STEP_FINE);
     check_value<K>(name, set, b, got);
@@ -200,7 +216,6 @@ template <class K> static void check_block(const enum mote_format format[3], con
     check_same(name, got, 0, unfused<K>(b, (unsigned)(rows * USED)));
     for (int row = 0; row < rows; row += 1 + rows / 2)
         check_same(name, got, row, fused<K>(row_of(b, row, K::d_model), all));
-    check_same(name, got, 2, fused<K>(row_of(b, 2, K::d_model), all));
     if (is_dear) return;
 
     /* five rows that all choose the same expert twice; without a residual */
@@ -208,14 +223,16 @@ template <class K> static void check_block(const enum mote_format format[3], con
     got = fused<K>(b, all);
     check_value<K>(name, set, b, got);
     check_same(name, got, 0, unfused<K>(b, 3));
-    for (int row = 0; row < 5; row += 2) check_same(name, got, row, fused<K>(row_of(b, row, K::d_model), all));
+    for (int row = 0; row < 5; row += 2)
+        check_same(name, got, row, fused<K>(row_of(b, row, K::d_model), all));
 
     /* two rows; weights of one */
     b = routed<K>(set, 2, true, [](int row, int s) { return row + s; });
     b.mix = array<float>();
     got = fused<K>(b, all);
     check_same(name, got, 0, unfused<K>(b, 4));
-    for (int row = 0; row < 2; row++) check_same(name, got, row, unfused<K>(row_of(b, row, K::d_model), USED));
+    for (int row = 0; row < 2; row++)
+        check_same(name, got, row, unfused<K>(row_of(b, row, K::d_model), USED));
 
     /* a shared expert: no ids, weights squashed */
     b = routed<K>(set, 6, true, [](int, int) { return 0; });
@@ -243,29 +260,34 @@ template <class K> static void check_block(const enum mote_format format[3], con
     }
 }
 
+static int short_or(int rows) /* six: expert 2 has five pairs, more than share a pass */
+{
+    return getenv("MOTE_TEST_SHORT") ? 6 : rows;
+}
+
 static void test_k_quants(void **state)
 {
     (void)state;
     static const enum mote_format format[] = {MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K};
-    check_block<k_quants::kind>(format, "Q4_K, Q6_K", 9, false);
+    check_block<k_quants::kind>(format, "Q4_K, Q6_K", short_or(9), true);
 }
 static void test_mixed(void **state)
 {
     (void)state;
     static const enum mote_format format[] = {MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_TQ1_0, MOTE_FORMAT_IQ4_NL};
-    check_block<mixed::kind>(format, "IQ2_XXS, TQ1_0, IQ4_NL", 17, false);
+    check_block<mixed::kind>(format, "IQ2_XXS, TQ1_0, IQ4_NL", short_or(17), false);
 }
 static void test_iq2_xxs(void **state)
 {
     (void)state;
     static const enum mote_format format[] = {MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_IQ2_XXS};
-    check_block<iq2_xxs::kind>(format, "IQ2_XXS", 17, false);
+    check_block<iq2_xxs::kind>(format, "IQ2_XXS", short_or(10), true);
 }
 static void test_wide(void **state)
 {
     (void)state;
     static const enum mote_format format[] = {MOTE_FORMAT_Q4_0, MOTE_FORMAT_Q4_0, MOTE_FORMAT_Q4_0};
-    check_block<wide::kind>(format, "Q4_0, wide", 5, true);
+    check_block<wide::kind>(format, "Q4_0, wide", 3, true);
 }
 
 static int end(void **state)

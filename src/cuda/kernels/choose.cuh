@@ -128,8 +128,11 @@ __device__ __forceinline__ void choose_row(const float *from, float *prob, const
             if (lane == 0) prob[e] = w;
             __syncwarp();
         }
-        if (late) w = expf(w - top);
-        if (late && lane == s % 32) prob[e] = w;
+        if (late) {
+            w = expf(w - top);
+            __syncwarp(); // all have read it
+            if (lane == s % 32) prob[e] = w;
+        }
         sum += w;
         if (lane == 0) ids[(size_t)row * N_USED + s] = e;
         if (lane == s % 32 && s < 32) chosen = e;
