@@ -298,7 +298,6 @@ static mote_status begin(struct mote_backend *backend, const struct mote_batch *
     FAIL_IF(batch->n_span < 1 || batch->n_span > batch->n_row, MOTE_ARGUMENT, "step: %d spans of %d rows",
             batch->n_span, batch->n_row);
     if (cuda->is_step_pending) TRY(settle(cuda)); /* the last step still reads the staging block */
-    size_t n = (size_t)cuda->limits.max_row;
     uint8_t *block = cuda->host_step;
     int32_t *token = (int32_t *)(void *)block;
     int32_t *position = (int32_t *)(void *)(block + ((uint8_t *)cuda->position - (uint8_t *)cuda->token));
@@ -306,7 +305,6 @@ static mote_status begin(struct mote_backend *backend, const struct mote_batch *
         (int32_t *)(void *)(block + ((uint8_t *)cuda->span_of_row - (uint8_t *)cuda->token));
     struct mote_step_span *span =
         (struct mote_step_span *)(void *)(block + ((uint8_t *)cuda->span - (uint8_t *)cuda->token));
-    (void)n;
     memcpy(token, batch->token, (size_t)batch->n_row * sizeof *token);
     int32_t row = 0;
     cuda->max_span_row = 0;
