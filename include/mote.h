@@ -70,7 +70,7 @@ MOTE_API void mote_model_close(mote_model *model); /* after its sessions */
 struct mote_model_info {
     size_t struct_size;
     const char *arch, *name; /* "qwen3moe", "Fable" */
-    const char *kernels;     /* "avx2" */
+    const char *kernels;     /* "avx2", "sm_90a" */
     int64_t n_layer, n_vocab, d_model, n_expert, n_expert_used;
     int64_t n_ctx_train;
     uint64_t n_param, n_param_active;
@@ -260,6 +260,8 @@ MOTE_API const char *mote_synth_shape(size_t index); /* NULL past the end */
 /* Bytes per second that n_thread threads (0: all) read from memory, plainly: the bandwidth floors are made of.
  * Takes about a third of a second. */
 MOTE_API mote_status mote_measure_bandwidth(int n_thread, double *out);
+/* The same for where a model runs: device as in mote_model_options; n_thread is for the CPU. */
+MOTE_API mote_status mote_device_bandwidth(const char *device, int n_thread, double *out);
 
 /* ---- 6. benchmarks ---- */
 

@@ -12,15 +12,7 @@
 
 mote_status mote_bench_start(const struct mote_bench_job *job)
 {
-    const struct mote_backend_kind *kind;
-    int index;
-    TRY(mote_device_choose(job->model->device, &kind, &index));
-    if (!kind->weight_bytes) return mote_measure_bandwidth(job->n_thread, job->bandwidth);
-    struct mote_device_info info = MOTE_OPTIONS(mote_device_info);
-    TRY(mote_device_describe(1 + index, 1, &info));
-    FAIL_IF(!(info.bandwidth > 0), MOTE_DEVICE, "%s: %s", job->model->device, info.fault);
-    *job->bandwidth = info.bandwidth;
-    return MOTE_OK;
+    return mote_device_bandwidth(job->model->device, job->n_thread, job->bandwidth);
 }
 
 /* ---- timing ---- */

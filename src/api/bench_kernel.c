@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "api/bench.h"
+#include "api/handle.h"
 #include "api/row_pool.h"
 #include "cpu/kernel.h"
 
@@ -120,6 +121,11 @@ mote_status mote_bench_kernel(const struct mote_bench_job *job)
     int64_t most = 1;
     for (size_t i = 0; i < n_rows; i++)
         if (rows[i] > most) most = rows[i];
+    const struct mote_backend_kind *kind;
+    int index;
+    TRY(mote_device_choose(job->model->device, &kind, &index));
+    FAIL_IF(kind->weight_bytes, MOTE_UNSUPPORTED,
+            "bench kernel: times the CPU's products; on a device use bench moe or model");
     struct kernel_bench bench = {.job = job, .kernels = mote_cpu_kernels(tier)};
     mote_status status = take_memory(&bench, most);
     for (int f = 0; status == MOTE_OK && f < n_format; f++) {

@@ -143,6 +143,21 @@ mote_status mote_device_describe(int index, int measure, struct mote_device_info
     return MOTE_OK;
 }
 
+mote_status mote_device_bandwidth(const char *device, int n_thread, double *out)
+{
+    const struct mote_backend_kind *kind;
+    int index;
+    TRY(mote_device_choose(device, &kind, &index));
+    if (!kind->weight_bytes) return mote_measure_bandwidth(n_thread, out);
+    struct mote_cuda_info known;
+    struct mote_device_info info = MOTE_OPTIONS(mote_device_info);
+    TRY(mote_cuda_describe(index, &known)); /* its reasons are better than "there are so many" */
+    TRY(mote_device_describe(1 + index, 1, &info));
+    FAIL_IF(!(info.bandwidth > 0), MOTE_DEVICE, "%s: %s", device, info.fault);
+    *out = info.bandwidth;
+    return MOTE_OK;
+}
+
 mote_status mote_cuda_support(struct mote_cuda_support *out)
 {
     FAIL_IF(!out || out->struct_size < sizeof(size_t), MOTE_ARGUMENT, "CUDA support: struct_size is not set");

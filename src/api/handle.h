@@ -26,7 +26,8 @@ struct mote_model {
     void *progress_context;
     int64_t n_ctx, n_batch;
     enum mote_kv_type kv_type;
-    char *name, *arch;  /* for describe */
+    char kernels[24];   /* "avx2", "sm_90a": for describe */
+    char *name, *arch;  /* likewise */
     char *no_tokenizer; /* why there is none */
 };
 

@@ -128,6 +128,20 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     return mote_memory_plan_check(plan, (size_t)options.memory);
 }
 
+static mote_status name_kernels(struct mote_model *model)
+{
+    enum mote_cpu_tier tier;
+    struct mote_device_info device = MOTE_OPTIONS(mote_device_info);
+    if (!model->kind->weight_bytes) {
+        TRY(mote_cpu_tier_choose(&tier));
+        snprintf(model->kernels, sizeof model->kernels, "%s", mote_cpu_tier_name(tier));
+    } else {
+        TRY(mote_device_describe(1 + model->backend_options.device, 0, &device));
+        snprintf(model->kernels, sizeof model->kernels, "%s", device.arch);
+    }
+    return MOTE_OK;
+}
+
 mote_status mote_model_open(const char *path, const struct mote_model_options *options, mote_model **out)
 {
     *out = NULL;
@@ -143,6 +157,7 @@ mote_status mote_model_open(const char *path, const struct mote_model_options *o
     TRY_GOTO(mote_network_place(model->network, model->backend), status, fail);
     struct mote_forward_options forward = {.max_row = model->n_batch};
     TRY_GOTO(mote_forward_create(model->network, model->backend, &forward, &model->forward), status, fail);
+    TRY_GOTO(name_kernels(model), status, fail);
     const char *arch = model->network->arch->name;
     struct mote_text name = {"", 0};
     status = mote_meta_text(model->catalogue, "general.name", &name);
@@ -211,13 +226,11 @@ static int ends_with(const char *name, const char *tail)
 mote_status mote_model_describe(const mote_model *model, struct mote_model_info *out)
 {
     const struct mote_hyper *hyper = &model->network->hyper;
-    enum mote_cpu_tier tier;
-    TRY(mote_cpu_tier_choose(&tier));
     struct mote_model_info info = {
         .struct_size = out->struct_size,
         .arch = model->arch,
         .name = model->name,
-        .kernels = mote_cpu_tier_name(tier),
+        .kernels = model->kernels,
         .n_layer = (int64_t)hyper->n_layer,
         .n_vocab = (int64_t)hyper->n_vocab,
         .d_model = (int64_t)hyper->d_model,

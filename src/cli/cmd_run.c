@@ -52,7 +52,8 @@ static int run(const struct command *self, int argc, char **argv)
     /* The floor is measured before the model takes its memory, and not at all under a limit: it needs a buffer that no
      * cache holds. */
     double bandwidth = 0;
-    mote_status status = quiet || m.memory ? MOTE_OK : mote_measure_bandwidth((int)m.n_thread, &bandwidth);
+    mote_status status =
+        quiet || m.memory ? MOTE_OK : mote_device_bandwidth(m.device, (int)m.n_thread, &bandwidth);
     if (status == MOTE_OK) status = mote_model_open(m.model, &options, &model);
     if (status == MOTE_OK) status = mote_session_create(model, &session);
     if (status == MOTE_OK) status = mote_sampler_create(model, &draw, &sampler);

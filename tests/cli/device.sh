@@ -1,0 +1,22 @@
+#!/bin/sh
+# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and a run on the stand-in driver.
+. "$(dirname "$0")/lib.inc"
+fake=$(dirname "$mote")/tests/libcuda_fake.so
+expect_code 2 "$mote" run -D gpu -m "$model" -p a
+expect err "device 'gpu'" "cpu, cuda or cuda:N"
+export MOTE_LIBCUDA="$work/none.so"
+for command in "run -p a" "bench moe" "perplexity -f $model"; do
+    expect_code 1 "$mote" $command -D cuda -m "$model"
+    expect err "CUDA" "none.so"
+done
+# Weights move to the device: nothing is read where the file is mapped.
+expect_code 0 "$mote" plan -D cuda -m "$model"
+grep -q "^mapped  *0 " out || { cat out; exit 1; }
+expect_code 0 "$mote" plan -m "$model"
+grep -q "^mapped  *0 " out && { cat out; exit 1; }
+# A limit below the need is refused before anything is loaded, on a device too; an index past the last is named.
+export MOTE_LIBCUDA="$fake" MOTE_CACHE="$work/cache"
+expect_code 1 "$mote" run -D cuda --memory 1M -m "$model" -p a
+expect err "the limit is 1048576"
+expect_code 2 "$mote" run -D cuda:7 -m "$model" -p a
+expect err "device 7" "there are 2"
