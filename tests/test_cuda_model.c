@@ -435,6 +435,41 @@ static void check_plan(const char *path)
     run_close(&run);
 }
 
+/* A forward that goes leaves no recorded step behind that its successor could be taken for. */
+static void check_successor(const char *path)
+{
+    static struct prompt prompt[N_PROMPT];
+    struct run run;
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &run);
+    make_prompts(&run, prompt);
+    size_t size = (size_t)run.network->hyper.n_vocab * sizeof(float);
+    float *first;
+    must(mote_mem_alloc(NULL, MOTE_MEM_TABLES, size, &first));
+    for (int turn = 0; turn < 3; turn++) {
+        struct mote_timeline *session = run_session(&run, N_CTX, MOTE_KV_F16);
+        for (int64_t i = 0; i < prompt[0].n; i++) must(mote_timeline_eval(session, prompt[0].ids + i, 1));
+        if (turn == 0) memcpy(first, mote_timeline_logits(session), size);
+        else if (memcmp(first, mote_timeline_logits(session), size))
+            fail_msg("%s: forward %d computes something else than the first", path, turn);
+        mote_timeline_destroy(session);
+        mote_forward_destroy(run.forward);
+        run.forward = NULL;
+        void *between; /* so that the next one's buffers lie elsewhere */
+        must(run.backend->ops->alloc(run.backend, MOTE_MEM_SCRATCH, 1 << 20, &between));
+        struct mote_forward_options options = {.max_row = 512};
+        must(mote_forward_create(run.network, run.backend, &options, &run.forward));
+        run.backend->ops->free(run.backend, between);
+    }
+    mote_mem_free(first);
+    run_close(&run);
+}
+
+static void test_successor(void **state)
+{
+    (void)state;
+    each_model(check_successor);
+}
+
 static void test_plan(void **state)
 {
     (void)state;
@@ -508,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_golden),     cmocka_unit_test(test_caches),
         cmocka_unit_test(test_batch),       cmocka_unit_test(test_rerun),      cmocka_unit_test(test_graph),
         cmocka_unit_test(test_fused),       cmocka_unit_test(test_fused_text), cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_successor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

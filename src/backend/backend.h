@@ -182,8 +182,9 @@ struct mote_moe {
 enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
 enum { MOTE_REPLAY_ROWS = 16 };
 struct mote_replay {
-    const void *who; /* whose buffers the calls work on */
-    int32_t n_want;  /* rows of the step whose logits are computed */
+    uint64_t
+        who; /* whose buffers the calls work on: a number given once, never an address, which may come back */
+    int32_t n_want; /* rows of the step whose logits are computed */
     int32_t want[MOTE_REPLAY_ROWS];
 };
 

@@ -488,6 +488,9 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     struct cuda_scratch at;
     TRY(mote_cuda_open(options->device, &cuda->cuda));
     cuda->info = mote_cuda_info(cuda->cuda);
+    FAIL_IF(cuda->info->cc < 80, MOTE_UNSUPPORTED,
+            "device %d (%s) has compute capability %d.%d, kernels need 8.0 or more", options->device,
+            cuda->info->name, cuda->info->cc / 10, cuda->info->cc % 10);
     cuda->chain = cuda->info->cc >= 90;
     TRY(lay_out(&cuda->limits, cuda->info->n_sm, &at));
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_SCRATCH, at.bytes, &cuda->scratch));

@@ -7,6 +7,7 @@
 #include "model/forward.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "model/arch.h"
@@ -16,6 +17,7 @@ enum { LOGIT_ROWS = 32 };
 struct mote_forward {
     const struct mote_network *network;
     struct mote_backend *backend;
+    uint64_t id; /* of all forwards of this process */
     int64_t max_row, logit_row;
     const volatile int *cancel;
     /* backend memory, one block */
@@ -123,7 +125,9 @@ mote_status mote_forward_create(const struct mote_network *network, struct mote_
     TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *f, &f));
     mote_status status;
     TRY_GOTO(prepare(f, network, options, &scratch, &tables), status, fail);
+    static _Atomic uint64_t n_made;
     f->backend = backend;
+    f->id = atomic_fetch_add(&n_made, 1) + 1;
     TRY_GOTO(backend->ops->alloc(backend, MOTE_MEM_SCRATCH, scratch, &f->memory), status, fail);
     TRY_GOTO(lay_out(f, f->memory, &scratch), status, fail);
     TRY_GOTO(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, list_bytes(f->max_row), &f->lists.logits), status,
@@ -368,7 +372,7 @@ static mote_status replayed(struct mote_forward *f, int64_t n, const int32_t *wa
     const struct mote_backend_ops *ops = f->backend->ops;
     struct mote_replay shape;
     memset(&shape, 0, sizeof shape); /* compared as bytes */
-    shape.who = f;
+    shape.who = f->id;
     shape.n_want = (int32_t)n_want;
     memcpy(shape.want, want, (size_t)n_want * sizeof *want);
     int state;
