@@ -200,6 +200,8 @@ struct mote_backend_ops {
     mote_status (*alloc_host)(struct mote_backend *backend, enum mote_mem_kind kind, size_t size, void *out);
     mote_status (*upload)(struct mote_backend *backend, void *to, const void *host_from, size_t size);
     mote_status (*download)(struct mote_backend *backend, void *host_to, const void *from, size_t size);
+    /* A download that is there after the next sync or download; host_to is not touched before. */
+    mote_status (*fetch)(struct mote_backend *backend, void *host_to, const void *from, size_t size);
     mote_status (*sync)(struct mote_backend *backend);
 
     /* Make weights ready to be read: checks that there are kernels (MOTE_UNSUPPORTED, tensor and format

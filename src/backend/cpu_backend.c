@@ -243,6 +243,7 @@ static const struct mote_backend_ops cpu_ops = {
     .alloc_host = cpu_alloc,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .fetch = cpu_copy,
     .sync = cpu_sync,
     .place = cpu_place,
     .place_experts = cpu_place_experts,

@@ -129,13 +129,16 @@ static mote_status ready(struct mote_backend *backend)
                                                 .define = cuda->program[i].define};
     mote_status status = n ? mote_cuda_load(cuda->cuda, unit, n, module, show_compiling, cuda) : MOTE_OK;
     n = 0;
+    for (size_t i = 0; i < cuda->n_program && status == MOTE_OK;
+         i++) /* all are owned before anything can fail */
+        if (!cuda->program[i].module) cuda->program[i].module = module[n++];
     for (size_t i = 0; i < cuda->n_program && status == MOTE_OK; i++) {
         struct cuda_program *program = &cuda->program[i];
-        if (program->module) continue;
-        program->module = module[n++];
         for (int k = 0; k < CUDA_PROGRAM_KERNELS && program->text->kernel[k] && status == MOTE_OK; k++)
-            status = mote_cuda_kernel(cuda->cuda, program->module, program->text->kernel[k],
-                                      program->text->shared ? MOTE_CUDA_SHARED_REST : 0, &program->kernel[k]);
+            if (!program->kernel[k].function)
+                status =
+                    mote_cuda_kernel(cuda->cuda, program->module, program->text->kernel[k],
+                                     program->text->shared ? MOTE_CUDA_SHARED_REST : 0, &program->kernel[k]);
     }
     mote_mem_free(unit);
     return status;
@@ -281,6 +284,11 @@ static mote_status op_download(struct mote_backend *backend, void *host_to, cons
     struct cuda_backend *cuda = cuda_of(backend);
     TRY(mote_cuda_download(cuda->cuda, host_to, from, size));
     return settle(cuda);
+}
+
+static mote_status op_fetch(struct mote_backend *backend, void *host_to, const void *from, size_t size)
+{
+    return mote_cuda_download(cuda_of(backend)->cuda, host_to, from, size);
 }
 
 static mote_status op_sync(struct mote_backend *backend)
@@ -448,6 +456,7 @@ static const struct mote_backend_ops cuda_ops = {
     .alloc_host = op_alloc_host,
     .upload = op_upload,
     .download = op_download,
+    .fetch = op_fetch,
     .sync = op_sync,
     .place = mote_cuda_place,
     .place_experts = mote_cuda_place_experts,

@@ -342,13 +342,20 @@ static mote_status output_rows(struct mote_forward *f, const int32_t *want, int6
     return ops->linear(f->backend, &out);
 }
 
+/* Rows with a place of their own come in one go; the caller syncs before anyone looks at them. */
 static mote_status hand_out(struct mote_forward *f, const int32_t *want, int64_t n, float *const *logits)
 {
+    const struct mote_backend_ops *ops = f->backend->ops;
     int64_t n_vocab = (int64_t)f->network->hyper.n_vocab;
     for (int64_t j = 0; j < n; j++) {
-        float *to = logits[j] ? logits[j] : f->each_logits;
-        TRY(f->backend->ops->download(f->backend, to, f->logits + j * n_vocab, (size_t)n_vocab * sizeof *to));
-        if (!logits[j]) f->each(f->each_context, want[j], to);
+        const float *from = f->logits + j * n_vocab;
+        size_t size = (size_t)n_vocab * sizeof *from;
+        if (logits[j]) {
+            TRY(ops->fetch(f->backend, logits[j], from, size));
+            continue;
+        }
+        TRY(ops->download(f->backend, f->each_logits, from, size));
+        f->each(f->each_context, want[j], f->each_logits);
     }
     return MOTE_OK;
 }
