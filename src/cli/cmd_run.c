@@ -50,11 +50,11 @@ static int run(const struct command *self, int argc, char **argv)
     struct mote_model_options options = model_options(&m);
     struct mote_sampler_options draw = draw_options(&d);
     /* The floor is measured before the model takes its memory, and not at all under a limit: it needs a buffer that no
-     * cache holds. */
+     * cache holds. What keeps it from being measured does not keep the model from running. */
     double bandwidth = 0;
-    mote_status status =
-        quiet || m.memory ? MOTE_OK : mote_device_bandwidth(m.device, (int)m.n_thread, &bandwidth);
-    if (status == MOTE_OK) status = mote_model_open(m.model, &options, &model);
+    if (!quiet && !m.memory && mote_device_bandwidth(m.device, (int)m.n_thread, &bandwidth) != MOTE_OK)
+        bandwidth = 0;
+    mote_status status = mote_model_open(m.model, &options, &model);
     if (status == MOTE_OK) status = mote_session_create(model, &session);
     if (status == MOTE_OK) status = mote_sampler_create(model, &draw, &sampler);
     if (status != MOTE_OK) {
