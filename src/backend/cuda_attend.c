@@ -27,25 +27,21 @@ enum { ROPE_STORE, ATTEND, ROPE_ATTEND, KINDS };
 static const struct cuda_text attend_text = {
     .name = "attend.cu",
     .kernel = {KERNELS("f32"), KERNELS("f16"), KERNELS("q8_0")},
-    .is_hot = 1,
     .shared = 1,
 };
 static const struct cuda_text attend_text_no_q8 = {
     .name = "attend.cu",
     .kernel = {KERNELS("f32"), KERNELS("f16")},
-    .is_hot = 1,
     .shared = 1,
 };
 static const struct cuda_text prefill_text = {
     .name = "attend_prefill.cu",
     .kernel = {"attend_prefill_f32", "attend_prefill_f16", "attend_prefill_q8_0"},
-    .is_hot = 1,
     .shared = 1,
 };
 static const struct cuda_text prefill_text_no_q8 = {
     .name = "attend_prefill.cu",
     .kernel = {"attend_prefill_f32", "attend_prefill_f16"},
-    .is_hot = 1,
     .shared = 1,
 };
 /* What attend.cu and attend_prefill.cu derive from the same constants. */

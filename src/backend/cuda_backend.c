@@ -6,10 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
-
-static const struct cuda_text rows_text = {
-    .name = "rows.cu", .kernel = {"input_rows", "activate", "combine"}, .is_hot = 1};
+static const struct cuda_text rows_text = {.name = "rows.cu",
+                                           .kernel = {"input_rows", "activate", "combine"}};
 
 /* ---- layout of the scratch ---- */
 
@@ -410,8 +408,8 @@ mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, cons
         by_list = row != NULL;
     if (row) memcpy(rows.row, row, (size_t)n_row * sizeof *row);
     void *args[] = {&x, &rows, &by_list, &norm, &eps, &columns, &n_unit, &out, (void *)(uintptr_t)act};
-    return mote_cuda_run(cuda, cuda->rows_program, 0, (unsigned)n_row, 1, 1, cuda_row_warps(n_col) * 32, 0,
-                         args);
+    return mote_cuda_run(cuda, cuda->rows_program, CUDA_ROWS_INPUT, (unsigned)n_row, 1, 1,
+                         cuda_row_warps(n_col) * 32, 0, args);
 }
 
 static mote_status rms_norm(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row,

@@ -29,9 +29,11 @@ enum {
 struct cuda_text {
     const char *name;                         /* "decode.cu" */
     const char *kernel[CUDA_PROGRAM_KERNELS]; /* NULL-terminated when shorter */
-    int is_hot;                               /* must not spill (tests) */
     int shared;                               /* launches ask for more than 48 KiB of shared memory */
 };
+
+/* Kernels of rows.cu, in the order of the text in cuda_backend.c. */
+enum { CUDA_ROWS_INPUT, CUDA_ROWS_ACTIVATE, CUDA_ROWS_COMBINE };
 
 /* A text compiled with constants; loaded by `ready`. */
 struct cuda_program {

@@ -4,10 +4,9 @@
 
 #include "backend/cuda_backend.h"
 
-static const struct cuda_text router_text = {.name = "router.cu", .kernel = {"router"}, .is_hot = 1};
-static const struct cuda_text route_text = {.name = "route.cu", .kernel = {"route"}, .is_hot = 1};
+static const struct cuda_text router_text = {.name = "router.cu", .kernel = {"router"}};
+static const struct cuda_text route_text = {.name = "route.cu", .kernel = {"route"}};
 enum { GATE_UP_ONE, GATE_UP_MANY, DOWN_ONE, DOWN_MANY };
-enum { ROWS_INPUT, ROWS_ACTIVATE, ROWS_COMBINE };
 
 /* ---- router ---- */
 
@@ -277,12 +276,12 @@ static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
                         &base,
                         &hidden,
                         e->kind[CUDA_DOWN].code == MOTE_CODE_NONE ? &none : &cuda->down};
-    TRY(mote_cuda_run(cuda, cuda->rows_program, ROWS_ACTIVATE, n_pair, 1, 1, 256, 0, activate));
+    TRY(mote_cuda_run(cuda, cuda->rows_program, CUDA_ROWS_ACTIVATE, n_pair, 1, 1, 256, 0, activate));
     TRY(project(cuda, b, CUDA_DOWN, hidden, cuda->product));
     void *combine[] = {&cuda->product, (void *)(uintptr_t)&b->weights,  &squash,
                        &n_used,        (void *)(uintptr_t)&b->residual, (void *)(uintptr_t)&b->y,
                        &d_model};
-    return mote_cuda_run(cuda, cuda->rows_program, ROWS_COMBINE, (unsigned)(d_model + 255) / 256,
+    return mote_cuda_run(cuda, cuda->rows_program, CUDA_ROWS_COMBINE, (unsigned)(d_model + 255) / 256,
                          (unsigned)b->n_row, 1, 256, 0, combine);
 }
 

@@ -6,17 +6,11 @@
 #include "backend/cuda_backend.h"
 
 static const struct cuda_text linear_text = {
-    .name = "linear.cu",
-    .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"},
-    .is_hot = 1};
+    .name = "linear.cu", .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"}};
 static const struct cuda_text plain_text = {
-    .name = "plain.cu",
-    .kernel = {"plain_linear", "plain_gemm", "plain_project", "plain_embed"},
-    .is_hot = 1};
-static const struct cuda_text moe_text = {.name = "moe_decode.cu",
-                                          .kernel = {"gate_up_one", "gate_up_many", "down_one", "down_many"},
-                                          .is_hot = 1,
-                                          .shared = 1};
+    .name = "plain.cu", .kernel = {"plain_linear", "plain_gemm", "plain_project", "plain_embed"}};
+static const struct cuda_text moe_text = {
+    .name = "moe_decode.cu", .kernel = {"gate_up_one", "gate_up_many", "down_one", "down_many"}, .shared = 1};
 static const struct cuda_text reference_text = {.name = "moe_reference.cu", .kernel = {"project"}};
 
 /* The table of slot addresses of a set. */

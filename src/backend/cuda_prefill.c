@@ -61,9 +61,9 @@ enum { CONVERT, BEGIN, SUM };
 static const struct cuda_text step_text = {.name = "prefill_step.cu",
                                            .kernel = {"prefill_convert", "prefill_begin", "prefill_sum"}};
 /* [0]: devices with wgmma; [1]: others, whose kernels end at 64 tokens. */
-#define TEXT(file, ...)                                                 \
-    {                                                                   \
-        .name = file, .kernel = {__VA_ARGS__}, .is_hot = 1, .shared = 1 \
+#define TEXT(file, ...)                                    \
+    {                                                      \
+        .name = file, .kernel = {__VA_ARGS__}, .shared = 1 \
     }
 enum { LINEAR_128X32, LINEAR_128X64, LINEAR_256X64, LINEAR_256X128 };
 static const struct cuda_text linear_text[2] = {

@@ -56,7 +56,6 @@ void mote_cuda_free_pinned(struct mote_cuda *cuda, void *memory);
  * driver has taken what it needs of `from` when upload returns. download from pageable memory waits. */
 mote_status mote_cuda_upload(struct mote_cuda *cuda, void *to, const void *host_from, size_t size);
 mote_status mote_cuda_download(struct mote_cuda *cuda, void *host_to, const void *from, size_t size);
-mote_status mote_cuda_copy(struct mote_cuda *cuda, void *to, const void *from, size_t size);
 mote_status mote_cuda_fill(struct mote_cuda *cuda, void *to, uint8_t value, size_t size);
 mote_status mote_cuda_sync(struct mote_cuda *cuda); /* waits; late errors come back here */
 

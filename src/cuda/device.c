@@ -243,14 +243,6 @@ mote_status mote_cuda_download(struct mote_cuda *cuda, void *host_to, const void
     return MOTE_OK;
 }
 
-mote_status mote_cuda_copy(struct mote_cuda *cuda, void *to, const void *from, size_t size)
-{
-    if (!size) return MOTE_OK;
-    TRY(mote_cuda_use(cuda));
-    CALL(cuda, copy_within(address(to), address(from), size, cuda->stream), "copying on the device");
-    return MOTE_OK;
-}
-
 mote_status mote_cuda_fill(struct mote_cuda *cuda, void *to, uint8_t value, size_t size)
 {
     if (!size) return MOTE_OK;

@@ -16,54 +16,53 @@
 /* Handles (contexts, streams, modules, ...) are pointers, device addresses 64-bit numbers, results ints (0: done). */
 
 /* X(field, symbol, needed, arguments). Symbols carry the version whose arguments these are. */
-#define MOTE_CUDA_DRIVER_CALLS(X)                                                                      \
-    X(init, "cuInit", 1, (unsigned flags))                                                             \
-    X(version, "cuDriverGetVersion", 1, (int *version))                                                \
-    X(error_name, "cuGetErrorName", 1, (int result, const char **text))                                \
-    X(error_text, "cuGetErrorString", 1, (int result, const char **text))                              \
-    X(device_count, "cuDeviceGetCount", 1, (int *n))                                                   \
-    X(device_get, "cuDeviceGet", 1, (int *device, int index))                                          \
-    X(device_name, "cuDeviceGetName", 1, (char *name, int capacity, int device))                       \
-    X(device_attribute, "cuDeviceGetAttribute", 1, (int *value, int attribute, int device))            \
-    X(device_memory, "cuDeviceTotalMem_v2", 1, (size_t * size, int device))                            \
-    X(context_retain, "cuDevicePrimaryCtxRetain", 1, (void **context, int device))                     \
-    X(context_release, "cuDevicePrimaryCtxRelease_v2", 1, (int device))                                \
-    X(context_use, "cuCtxSetCurrent", 1, (void *context))                                              \
-    X(memory_info, "cuMemGetInfo_v2", 1, (size_t * free, size_t * total))                              \
-    X(memory_alloc, "cuMemAlloc_v2", 1, (uint64_t * memory, size_t size))                              \
-    X(memory_free, "cuMemFree_v2", 1, (uint64_t memory))                                               \
-    X(pinned_alloc, "cuMemHostAlloc", 1, (void **memory, size_t size, unsigned flags))                 \
-    X(pinned_free, "cuMemFreeHost", 1, (void *memory))                                                 \
-    X(copy_in, "cuMemcpyHtoDAsync_v2", 1, (uint64_t to, const void *from, size_t size, void *stream))  \
-    X(copy_out, "cuMemcpyDtoHAsync_v2", 1, (void *to, uint64_t from, size_t size, void *stream))       \
-    X(copy_within, "cuMemcpyDtoDAsync_v2", 1, (uint64_t to, uint64_t from, size_t size, void *stream)) \
-    X(fill, "cuMemsetD8Async", 1, (uint64_t to, unsigned char value, size_t size, void *stream))       \
-    X(stream_create, "cuStreamCreate", 1, (void **stream, unsigned flags))                             \
-    X(stream_destroy, "cuStreamDestroy_v2", 1, (void *stream))                                         \
-    X(stream_wait, "cuStreamSynchronize", 1, (void *stream))                                           \
-    X(capture_begin, "cuStreamBeginCapture_v2", 1, (void *stream, int mode))                           \
-    X(capture_end, "cuStreamEndCapture", 1, (void *stream, void **graph))                              \
-    X(graph_instantiate, "cuGraphInstantiateWithFlags", 1,                                             \
-      (void **exec, void *graph, unsigned long long flags))                                            \
-    X(graph_destroy, "cuGraphDestroy", 1, (void *graph))                                               \
-    X(exec_upload, "cuGraphUpload", 1, (void *exec, void *stream))                                     \
-    X(exec_launch, "cuGraphLaunch", 1, (void *exec, void *stream))                                     \
-    X(exec_destroy, "cuGraphExecDestroy", 1, (void *exec))                                             \
-    X(event_create, "cuEventCreate", 1, (void **event, unsigned flags))                                \
-    X(event_destroy, "cuEventDestroy_v2", 1, (void *event))                                            \
-    X(event_record, "cuEventRecord", 1, (void *event, void *stream))                                   \
-    X(event_wait, "cuEventSynchronize", 1, (void *event))                                              \
-    X(event_elapsed, "cuEventElapsedTime", 1, (float *milliseconds, void *from, void *to))             \
-    X(module_load, "cuModuleLoadData", 1, (void **module, const void *image))                          \
-    X(module_unload, "cuModuleUnload", 1, (void *module))                                              \
-    X(module_function, "cuModuleGetFunction", 1, (void **function, void *module, const char *name))    \
-    X(function_get, "cuFuncGetAttribute", 1, (int *value, int attribute, void *function))              \
-    X(function_set, "cuFuncSetAttribute", 1, (void *function, int attribute, int value))               \
-    X(function_load, "cuFuncLoad", 0, (void *function))                                                \
-    X(launch, "cuLaunchKernel", 1,                                                                     \
-      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,            \
-       unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **args, void **extra))  \
-    X(launch_with, "cuLaunchKernelEx", 0,                                                              \
+#define MOTE_CUDA_DRIVER_CALLS(X)                                                                     \
+    X(init, "cuInit", 1, (unsigned flags))                                                            \
+    X(version, "cuDriverGetVersion", 1, (int *version))                                               \
+    X(error_name, "cuGetErrorName", 1, (int result, const char **text))                               \
+    X(error_text, "cuGetErrorString", 1, (int result, const char **text))                             \
+    X(device_count, "cuDeviceGetCount", 1, (int *n))                                                  \
+    X(device_get, "cuDeviceGet", 1, (int *device, int index))                                         \
+    X(device_name, "cuDeviceGetName", 1, (char *name, int capacity, int device))                      \
+    X(device_attribute, "cuDeviceGetAttribute", 1, (int *value, int attribute, int device))           \
+    X(device_memory, "cuDeviceTotalMem_v2", 1, (size_t * size, int device))                           \
+    X(context_retain, "cuDevicePrimaryCtxRetain", 1, (void **context, int device))                    \
+    X(context_release, "cuDevicePrimaryCtxRelease_v2", 1, (int device))                               \
+    X(context_use, "cuCtxSetCurrent", 1, (void *context))                                             \
+    X(memory_info, "cuMemGetInfo_v2", 1, (size_t * free, size_t * total))                             \
+    X(memory_alloc, "cuMemAlloc_v2", 1, (uint64_t * memory, size_t size))                             \
+    X(memory_free, "cuMemFree_v2", 1, (uint64_t memory))                                              \
+    X(pinned_alloc, "cuMemHostAlloc", 1, (void **memory, size_t size, unsigned flags))                \
+    X(pinned_free, "cuMemFreeHost", 1, (void *memory))                                                \
+    X(copy_in, "cuMemcpyHtoDAsync_v2", 1, (uint64_t to, const void *from, size_t size, void *stream)) \
+    X(copy_out, "cuMemcpyDtoHAsync_v2", 1, (void *to, uint64_t from, size_t size, void *stream))      \
+    X(fill, "cuMemsetD8Async", 1, (uint64_t to, unsigned char value, size_t size, void *stream))      \
+    X(stream_create, "cuStreamCreate", 1, (void **stream, unsigned flags))                            \
+    X(stream_destroy, "cuStreamDestroy_v2", 1, (void *stream))                                        \
+    X(stream_wait, "cuStreamSynchronize", 1, (void *stream))                                          \
+    X(capture_begin, "cuStreamBeginCapture_v2", 1, (void *stream, int mode))                          \
+    X(capture_end, "cuStreamEndCapture", 1, (void *stream, void **graph))                             \
+    X(graph_instantiate, "cuGraphInstantiateWithFlags", 1,                                            \
+      (void **exec, void *graph, unsigned long long flags))                                           \
+    X(graph_destroy, "cuGraphDestroy", 1, (void *graph))                                              \
+    X(exec_upload, "cuGraphUpload", 1, (void *exec, void *stream))                                    \
+    X(exec_launch, "cuGraphLaunch", 1, (void *exec, void *stream))                                    \
+    X(exec_destroy, "cuGraphExecDestroy", 1, (void *exec))                                            \
+    X(event_create, "cuEventCreate", 1, (void **event, unsigned flags))                               \
+    X(event_destroy, "cuEventDestroy_v2", 1, (void *event))                                           \
+    X(event_record, "cuEventRecord", 1, (void *event, void *stream))                                  \
+    X(event_wait, "cuEventSynchronize", 1, (void *event))                                             \
+    X(event_elapsed, "cuEventElapsedTime", 1, (float *milliseconds, void *from, void *to))            \
+    X(module_load, "cuModuleLoadData", 1, (void **module, const void *image))                         \
+    X(module_unload, "cuModuleUnload", 1, (void *module))                                             \
+    X(module_function, "cuModuleGetFunction", 1, (void **function, void *module, const char *name))   \
+    X(function_get, "cuFuncGetAttribute", 1, (int *value, int attribute, void *function))             \
+    X(function_set, "cuFuncSetAttribute", 1, (void *function, int attribute, int value))              \
+    X(function_load, "cuFuncLoad", 0, (void *function))                                               \
+    X(launch, "cuLaunchKernel", 1,                                                                    \
+      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,           \
+       unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **args, void **extra)) \
+    X(launch_with, "cuLaunchKernelEx", 0,                                                             \
       (const struct mote_cu_launch *shape, void *function, void **args, void **extra))
 
 /* What cuLaunchKernelEx takes: the layout is the driver's. */

@@ -207,12 +207,6 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream)
     if (stream != &fake) return 400;
     return queue((struct step){STEP_COPY, to, (void *)(uintptr_t)from, size, 0});
 }
-int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream)
-{
-    ENTER_CONTEXT();
-    if (stream != &fake) return 400;
-    return queue((struct step){STEP_COPY, (void *)(uintptr_t)to, (void *)(uintptr_t)from, size, 0});
-}
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t size, void *stream)
 {
     ENTER_CONTEXT();
