@@ -1,6 +1,7 @@
 #!/bin/sh
 # Usage: tools/bench_cuda.sh BUILD/mote FOLDER: the tables of docs/performance-cuda.md on this machine's first GPU. FOLDER takes
-# the synthetic models (up to 20 GB, one at a time). About five minutes on an H200; kernels that are not in the cache add some.
+# the synthetic models (up to 20 GB, one at a time). Not run as a whole yet: five minutes on an H200 is an estimate, kernels
+# that are not in the cache add some.
 set -u
 mote=$1 folder=$2
 start=$(date +%s)
