@@ -35,3 +35,4 @@ struct kind {
 #undef W0
 #undef COLS
 #undef WARPS
+#undef SPLIT

@@ -61,7 +61,10 @@ static inline float __ldcg(const float *p)
 {
     return *p;
 }
-static inline void __threadfence() {}
+static inline int count_up(int *count)
+{
+    return atomicAdd(count, 1);
+}
 
 /* A warp's 32 lanes meet once: the last to come turns what all brought into what each takes away. A decode kernel does
  * little else, so it is worth leaving out the second barrier of device_exchange. A lane that has ended never comes: that
@@ -215,6 +218,29 @@ static inline void mma_s8(int c[4], const u32 a[4], u32 b0, u32 b1)
             }
             for (int i = 0; i < 32; i++)
                 for (int j = 0; j < 4; j++) out[i].c[j] = sum[i / 4 + j / 2 * 8][i % 4 * 2 + j % 2];
+        });
+    for (int j = 0; j < 4; j++) c[j] += got.c[j];
+}
+
+/* c += a b of 16 x 8 x 8 TF32 numbers: f32 whose last 13 bits are not read. */
+static inline void mma_tf32(float c[4], const u32 a[4], u32 b0, u32 b1)
+{
+    struct operands {
+        u32 a[4], b[2];
+    };
+    struct sums {
+        float c[4];
+    };
+    sums got = device_meet<sums>(
+        operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [](const operands *in, sums *out) {
+            for (int i = 0; i < 32; i++)
+                for (int j = 0; j < 4; j++) {
+                    double sum = 0;
+                    for (int k = 0; k < 8; k++)
+                        sum += (double)bits_float(in[i / 4 * 4 + k % 4].a[k / 4 * 2 + j / 2] & 0xFFFFE000u) *
+                               (double)bits_float(in[(i % 4 * 2 + j % 2) * 4 + k % 4].b[k / 4] & 0xFFFFE000u);
+                    out[i].c[j] = (float)sum;
+                }
         });
     for (int j = 0; j < 4; j++) c[j] += got.c[j];
 }

@@ -269,9 +269,26 @@ static void check_plain(int n_col, int n_row)
     }
 }
 
+/* More rows of both than a block takes, and not a whole number of blocks. */
+static void check_many(int n_col)
+{
+    enum { ROWS = 37, N_ROW = 70 };
+    weights w = make_weights(PLAIN_FORMAT, N_ROW, n_col, 0);
+    array<float> x = normals(ROWS * n_col), y((size_t)(ROWS * N_ROW), -77);
+    plain::PlainOut out = {w.tiles.at, w.row_bytes, NULL, y.at, NULL, N_ROW, N_ROW, n_col};
+    launch(2, 2, 256, [&] { plain::plain_gemm(out, x.at, ROWS); });
+    for (int i = 0; i < ROWS; i++) {
+        error_sum sum;
+        for (int r = 0; r < N_ROW; r++)
+            sum.add((double)y[i * N_ROW + r], w.product(r, x.at + (long)i * n_col));
+        sum.check(1e-6, "plain product of many rows", i);
+    }
+}
+
 static void test_plain(void **state)
 {
     (void)state;
+    check_many(302);
     check_plain(256, 9);
     check_plain(33, 6);
     check_plain(2184, 5); /* seventeen pieces of a lane and a part */

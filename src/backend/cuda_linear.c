@@ -48,14 +48,14 @@ static mote_status run_plain(struct cuda_backend *cuda, const struct mote_linear
     void *args[] = {&job, &x, &n_x, &split};
     if (n_row > cuda->decode_rows)
         return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_GEMM, (unsigned)((w->n_row + 63) / 64),
-                             (unsigned)((n_row + 63) / 64), 1, 256, 0, args);
+                             (unsigned)((n_row + 31) / 32), 1, 256, 0, args);
     return mote_cuda_run(cuda, w->decode, CUDA_PLAIN_LINEAR,
                          (unsigned)(split == 4 ? w->n_row : (w->n_row + 3) / 4),
                          (unsigned)((n_row + PLAIN_ROWS - 1) / PLAIN_ROWS), 1, 128, 0, args);
 }
 
 /* Blocks that share the tiles, each as many as the others: what a block does once (a code book, a row normed) is worth a
- * few tiles. `resident`: blocks that the device runs at once. */
+ * few tiles. `resident`: blocks that the device runs at once, but for the next kernel's. */
 static int32_t blocks_of(const struct cuda_backend *cuda, int32_t tile, unsigned block, int is_normed)
 {
     int32_t resident = cuda->info->n_sm * (is_normed || block > 256 ? 1 : (int32_t)(768 / block));

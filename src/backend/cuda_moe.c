@@ -210,7 +210,7 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
     return mote_cuda_run(cuda, e->decode, n_row == 1 ? DOWN_ONE : DOWN_MANY,
                          (unsigned)((e->d_model + 15) / 16), 1, 1,
                          32 * down_warps(&e->kind[CUDA_DOWN], n_row),
-                         (size_t)e->split[CUDA_DOWN] * (size_t)n_pair * 16 * sizeof(float), down);
+                         ((size_t)e->split[CUDA_DOWN] * 16 + 1) * (size_t)n_pair * sizeof(float), down);
 }
 
 /* out[p] = W_expert(p) of x rows (gate, up) or of pairs (down). */

@@ -443,11 +443,20 @@ MOTE_FN void put_row(const Decode &d, int row, int first_head, int n_head, float
 #if HEAD_DIM % 32 == 0
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     constexpr int BLOCKS = HEAD_DIM / 32, UNITS = (N_HEAD * HEAD_DIM + 127) / 128;
-    for (int i = warp; i < n_head * BLOCKS; i += WARPS) {
-        int head = i / BLOCKS, block = i % BLOCKS;
-        float x = d.out[head * OUT_STRIDE + 32 * block + lane] / d.whole[head];
-        to[32 * i + lane] = x;
-        if (act.q) quantise32(x, act, UNITS, row, first_head * BLOCKS + i);
+    constexpr int EACH = (HEADS * BLOCKS + WARPS - 1) / WARPS;
+    if (GROUP % HEADS == 0) n_head = HEADS;
+    float x[EACH]; // side by side: one after the other they wait for each other's reductions
+    MOTE_UNROLL
+    for (int j = 0; j < EACH; j++) {
+        int i = warp + j * WARPS, head = i / BLOCKS;
+        if (i < n_head * BLOCKS) x[j] = d.out[head * OUT_STRIDE + 32 * (i % BLOCKS) + lane] / d.whole[head];
+    }
+    MOTE_UNROLL
+    for (int j = 0; j < EACH; j++) {
+        int i = warp + j * WARPS;
+        if (i >= n_head * BLOCKS) break;
+        to[32 * i + lane] = x[j];
+        if (act.q) quantise32(x[j], act, UNITS, row, first_head * BLOCKS + i);
     }
     if (act.q && first_head + n_head == N_HEAD)
         for (int i = N_HEAD * BLOCKS + warp; i < UNITS * 4; i += WARPS) quantise32(0, act, UNITS, row, i);

@@ -106,9 +106,9 @@ __device__ __forceinline__ void choose_row(const float *from, float *prob, const
         }
     }
 
-    int chosen = 0; // lane s of slots s and, for more than 32 slots, s + 32: written straight to ids
-    double sum = 0;
-    float best_logit = 0;
+    // Slot s is kept by lane s % 32: all weights are made at once, after the choice.
+    constexpr int SLOTS = (N_USED + 31) / 32;
+    int chosen[SLOTS];
 #pragma unroll 1 // short code: it is fetched once and run once
     for (int s = 0; s < N_USED; s++) {
         u32 mine = 0;
@@ -120,27 +120,30 @@ __device__ __forceinline__ void choose_row(const float *from, float *prob, const
 #pragma unroll
         for (int j = 0; j < EACH; j++)
             if (e == lane + 32 * j) key[j] = 0;
-        float w = prob[e];
-        if (SCORE == SCORE_SOFTMAX_TOPK) {
-            if (s == 0) best_logit = w;
-            w = best_logit == INFINITY ? (w == INFINITY ? 1.f : 0.f) : (best_logit == -INFINITY ? 1.f : expf(w - best_logit));
-            __syncwarp();
-            if (lane == 0) prob[e] = w;
-            __syncwarp();
-        }
-        if (late) {
-            w = expf(w - top);
-            __syncwarp(); // all have read it
-            if (lane == s % 32) prob[e] = w;
-        }
-        sum += w;
-        if (lane == 0) ids[(size_t)row * N_USED + s] = e;
-        if (lane == s % 32 && s < 32) chosen = e;
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++)
+            if (s == lane + 32 * i) chosen[i] = e;
     }
-    double divide = SCORE == SCORE_SOFTMAX_TOPK ? sum : RENORMALISE ? fmax(sum, 1e-20) : 1; // float64, in order of choice
-    __syncwarp();
-    for (int s = lane; s < N_USED; s += 32) {
-        int e = s < 32 ? chosen : ids[(size_t)row * N_USED + s];
-        weights[(size_t)row * N_USED + s] = (float)(prob[e] / divide) * scale;
+    float w[SLOTS];
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) w[i] = lane + 32 * i < N_USED ? prob[chosen[i]] : 0;
+    if (SCORE == SCORE_SOFTMAX_TOPK || late) {
+        float best = late ? top : __shfl_sync(~0u, w[0], 0);
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++)
+            w[i] = best == INFINITY ? (w[i] == INFINITY ? 1.f : 0.f) : (best == -INFINITY ? 1.f : expf(w[i] - best));
     }
+    float divide = 1;
+    if (SCORE == SCORE_SOFTMAX_TOPK || RENORMALISE) { // float64, in order of choice
+        double sum = 0;
+#pragma unroll
+        for (int s = 0; s < N_USED; s++) sum += __shfl_sync(~0u, w[s / 32], s % 32);
+        divide = (float)(SCORE == SCORE_SOFTMAX_TOPK ? sum : fmax(sum, 1e-20));
+    }
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++)
+        if (lane + 32 * i < N_USED) {
+            ids[(size_t)row * N_USED + lane + 32 * i] = chosen[i];
+            weights[(size_t)row * N_USED + lane + 32 * i] = w[i] / divide * scale;
+        }
 }

@@ -189,6 +189,15 @@ MOTE_FN void mma_bf16(float c[4], const u32 a[4], u32 b0, u32 b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// K = 8, TF32 (f32 whose last 13 bits are not read): a[0], a[1]: k t; a[2], a[3]: k t + 4; b0, b1 likewise.
+MOTE_FN void mma_tf32(float c[4], const u32 a[4], u32 b0, u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // ---- asynchronous copies to shared memory ----
 
 MOTE_FN u32 shared_address(const void *p)
@@ -209,6 +218,17 @@ MOTE_FN void copy_commit()
 template <int PENDING> MOTE_FN void copy_wait() // until at most PENDING groups are under way
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- blocks of one kernel ----
+
+// *count + 1, once what this thread and those it met at a barrier wrote can be seen: who gets the last count, and those
+// that it meets, see it (past L1). Returns the count before.
+MOTE_FN int count_up(int *count)
+{
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+    return before;
 }
 
 // ---- a chain of kernels (programmatic dependent launch) ----

@@ -217,18 +217,24 @@ template <int ROWS> __device__ __forceinline__ void reduce(const Sums<ROWS> &sum
 template <int UNITS, int ROWS> struct SharedRows {
     uint4 q[ROWS][UNITS * 16], scale[ROWS][UNITS], sum[ROWS][UNITS * 2];
 
+    // Piece i of UNITS * 19 of a row, and where it goes.
+    static __device__ __forceinline__ uint4 piece(const mote_step_act &x, int row, int i)
+    {
+        if (i < UNITS * 16) return ((const uint4 *)(x.q + (size_t)row * UNITS * 256))[i];
+        if (i < UNITS * 17) return ((const uint4 *)(x.scale + (size_t)row * UNITS * 4))[i - UNITS * 16];
+        return ((const uint4 *)(x.sum + (size_t)row * UNITS * 8))[i - UNITS * 17];
+    }
+    __device__ __forceinline__ void put(int r, int i, uint4 v)
+    {
+        if (i < UNITS * 16) q[r][i] = v;
+        else if (i < UNITS * 17) scale[r][i - UNITS * 16] = v;
+        else sum[r][i - UNITS * 17] = v;
+    }
     // Row `row` becomes row r. Block-wide, before a __syncthreads.
     __device__ __forceinline__ void take(int r, const mote_step_act &x, int row)
     {
-        const uint4 *from_q = (const uint4 *)(x.q + (size_t)row * UNITS * 256);
-        const uint4 *from_scale = (const uint4 *)(x.scale + (size_t)row * UNITS * 4);
-        const uint4 *from_sum = (const uint4 *)(x.sum + (size_t)row * UNITS * 8);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < UNITS * 19; i += blockDim.x) {
-            if (i < UNITS * 16) q[r][i] = from_q[i];
-            else if (i < UNITS * 17) scale[r][i - UNITS * 16] = from_scale[i - UNITS * 16];
-            else sum[r][i - UNITS * 17] = from_sum[i - UNITS * 17];
-        }
+        for (int i = threadIdx.x; i < UNITS * 19; i += blockDim.x) put(r, i, piece(x, row, i));
     }
     __device__ __forceinline__ mote_step_act view() { return {(signed char *)q, (float *)scale, (int *)sum}; }
 };

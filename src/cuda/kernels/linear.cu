@@ -1,11 +1,16 @@
 // linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 64); and rows of the
-// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns; WARPS, 1 to 16.
+// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns; WARPS of a block, 1 to 16;
+// SPLIT of them share the columns of a tile.
 #include "common.cuh"
 #include "act.cuh"
 #include "dot.cuh"
 
-// Warps that share the columns of a tile, and blocks of them that a multiprocessor runs.
-constexpr int LINEAR_WARPS = WARPS, ONE_BLOCKS = WARPS > 8 ? 1 : 24 / WARPS, MANY_BLOCKS = 16 / WARPS;
+using T = Tile<W0, COLS>;
+
+// Tiles that a block multiplies at once, and blocks that a multiprocessor runs: of the widest two where registers allow it,
+// so that the next kernel's blocks find room beside this one's and start before it ends.
+constexpr int LINEAR_WARPS = WARPS, TILES = WARPS / SPLIT, MANY_BLOCKS = 16 / WARPS;
+constexpr int ONE_BLOCKS = WARPS > 8 ? (T::SUBS > 1 ? 1 : 2) : 24 / WARPS;
 
 // ---- one matrix ----
 
@@ -79,29 +84,40 @@ template <int UNITS> struct NormRow {
     }
 };
 
-// Tiles blockIdx.x, + n_block, .. of all outs; rows blockIdx.y * ROWS and the next. The weights of a block's next tile are
-// asked for before this one's sums are put together.
+__device__ __forceinline__ const LinearOut &out_of(const LinearOuts &job, int tile)
+{
+    int which = 0;
+    while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
+    return job.out[which];
+}
+__device__ __forceinline__ const u8 *record_of(const LinearOuts &job, int tile)
+{
+    if (tile >= job.n_tile) return nullptr;
+    const LinearOut &out = out_of(job, tile);
+    return out.data + (size_t)(tile - out.first_tile) * T::BYTES;
+}
+
+// Tiles blockIdx.x, + n_block, .. of all outs, TILES at a time; rows blockIdx.y * ROWS and the next. The weights of a
+// warp's next tile are asked for before this one's sums are put together.
 template <int ROWS, bool NORM = false>
 __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &act, int n_x, const NormedRow &normed = {})
 {
-    using T = Tile<W0, COLS>;
     constexpr int BUFFERS = ROWS > 4 ? 1 : 2; // of sums: two save a barrier where there is room
     __shared__ float part[BUFFERS][LINEAR_WARPS][16 * ROWS], square[LINEAR_WARPS];
     __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     __shared__ SharedRows<ROWS == 1 ? T::UNITS : 1, 1> shared_row;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x, base = blockIdx.y * ROWS, buffer = 0;
-    if (NORM && tile == job.n_block) { // the block that leaves the row
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = blockIdx.y * ROWS, buffer = 0;
+    if (NORM && (int)blockIdx.x == job.n_block) { // the block that leaves the row
         NormRow<T::UNITS> row;
         chain_launch();
         row.take(normed, square);
         row.leave(normed, act);
         return;
     }
-    int which = 0;
-    while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
-    const u8 *record = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
-    Dot<T, ROWS, LINEAR_WARPS> dot;
-    dot.start(record, warp, lane);
+    int first = warp % SPLIT, tile = blockIdx.x + warp / SPLIT * job.n_block, step = TILES * job.n_block;
+    const u8 *record = record_of(job, tile);
+    Dot<T, ROWS, SPLIT> dot;
+    if (record) dot.start(record, first, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
     mote_step_act x = act;
@@ -120,32 +136,30 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
     int n = min(n_x - base, ROWS);
     LaneRows<ROWS> row(ROWS == 1 ? 0 : base, n, lane);
-    for (;;) {
-        const LinearOut &out = job.out[which];
-        int own = tile - out.first_tile;
-        Sums<ROWS> sums;
-        tile += job.n_block;
-        const u8 *next = nullptr;
-        if (tile < job.n_tile) {
-            while (which + 1 < job.n_out && tile >= job.out[which + 1].first_tile) which++;
-            next = job.out[which].data + (size_t)(tile - job.out[which].first_tile) * T::BYTES;
+    for (int of_block = blockIdx.x; of_block < job.n_tile; of_block += step) {
+        if (record) {
+            Sums<ROWS> sums;
+            tile += step;
+            const u8 *next = record_of(job, tile);
+            dot.run(record, first, lane, lut, x, row, n, sums, next);
+            record = next;
+            if (!dot.CONTINUES && next) dot.start(next, first, lane);
+            reduce(sums, lane, part[buffer][warp]);
         }
-        dot.run(record, warp, lane, lut, x, row, n, sums, next);
-        record = next;
-        if (!dot.CONTINUES && next) dot.start(next, warp, lane);
-        reduce(sums, lane, part[buffer][warp]);
         __syncthreads(); // the other buffer is free again when all have come here
-        for (int i = threadIdx.x; i < 16 * ROWS; i += blockDim.x) {
-            int r = i / 16, w = own * 16 + i % 16;
-            if (base + r >= n_x || w >= out.n_row) continue;
+        for (int i = threadIdx.x; i < TILES * 16 * ROWS; i += blockDim.x) {
+            int slot = i / (16 * ROWS), r = i / 16 % ROWS, done = of_block + slot * job.n_block;
+            if (base + r >= n_x || done >= job.n_tile) continue;
+            const LinearOut &out = out_of(job, done);
+            int w = (done - out.first_tile) * 16 + i % 16;
+            if (w >= out.n_row) continue;
             float sum = 0;
 #pragma unroll
-            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[buffer][k][i];
+            for (int k = 0; k < SPLIT; k++) sum += part[buffer][slot * SPLIT + k][i % (16 * ROWS)];
             if (out.bias) sum += out.bias[w];
             long at = (base + r) * out.y_stride + w;
             out.y[at] = out.residual ? out.residual[at] + sum : sum;
         }
-        if (tile >= job.n_tile) return;
         if (BUFFERS == 1) __syncthreads();
         else buffer ^= 1;
     }
@@ -182,7 +196,6 @@ extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, MANY_BLOCKS)
 extern "C" __global__ void embed(const u8 *data, const int *token, int n_vocab, float *y, int n_col,
                                  mote_step_fault *fault)
 {
-    using T = Tile<W0, COLS>;
     __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();

@@ -57,6 +57,18 @@ template <int ROWS> struct UpParts {
     }
 };
 
+__device__ __forceinline__ u64 slot_address(const u64 *slot, int i)
+{
+    uint2 v = keep8(slot + i);
+    return (u64)v.y << 32 | v.x;
+}
+
+// The slot table to L1, before the ids are known: it is older than any step.
+__device__ __forceinline__ void expect_slots(const u64 *slot, int n_expert)
+{
+    for (int i = threadIdx.x * 16; i < n_expert * 3; i += blockDim.x * 16) keep4(slot + i);
+}
+
 // Grid: (FF_PAD / 32, n_used).
 extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     gate_up_one(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
@@ -70,33 +82,43 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT, ff_tile = blockIdx.x * 2 + tile;
     if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
+    expect_slots(slot, n_expert);
     chain_wait();
     chain_launch(); // only now: `down` reads the ids before it waits for this kernel
+    // Activations first: they are near, and what is asked for behind weights waits for weights.
+    constexpr int PIECES = Gate::UNITS * 19, EACH = (PIECES + UP_THREADS - 1) / UP_THREADS;
+    uint4 piece[EACH];
     int expert = valid_expert(ids, pair, n_expert);
-    if (threadIdx.x == 0) check_expert(ids, pair, n_expert, fault);
-    const u8 *matrix = (const u8 *)slot[expert * 3 + side];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if ((int)threadIdx.x + i * UP_THREADS < PIECES) piece[i] = row.piece(x, 0, threadIdx.x + i * UP_THREADS);
+    const u8 *matrix = (const u8 *)slot_address(slot, expert * 3 + side);
+    auto put_row = [&] {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if ((int)threadIdx.x + i * UP_THREADS < PIECES) row.put(0, threadIdx.x + i * UP_THREADS, piece[i]);
+        __syncthreads();
+    };
     bool there = ff_tile < (N_FF + 15) / 16;
     Sums<1> sums = {};
     LaneRows<1> zero(0, 1, lane);
     if (!there) {
-        row.take(0, x, 0);
-        __syncthreads();
+        put_row();
     } else if (SAME || side == 0) {
         Dot<Gate, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Gate::BYTES;
         dot.start(record, first, lane);
-        row.take(0, x, 0);
-        __syncthreads();
+        put_row();
         dot.run(record, first, lane, lut_gate, row.view(), zero, 1, sums);
     } else {
         Dot<Up, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
         dot.start(record, first, lane);
-        row.take(0, x, 0);
-        __syncthreads();
+        put_row();
         dot.run(record, first, lane, lut_up, row.view(), zero, 1, sums);
     }
     reduce(sums, lane, parts.part[tile][side][first]);
+    if (threadIdx.x == 0) check_expert(ids, pair, n_expert, fault);
     __syncthreads();
     if (warp == 0) quantise32(parts.hidden(lane, 0), h, FF_PAD / 128, pair_base + pair, blockIdx.x);
 }
@@ -184,27 +206,34 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
 
 // ---- stage two ----
 
-// A block makes 16 columns of y for all rows. Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16].
+// A block makes 16 columns of y for all rows. Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16], mix[n_pair].
 constexpr int DOWN_SPLIT = down_split(Down::UNITS);
 constexpr int DOWN_WARPS = 16;
 constexpr int DOWN_WARPS_MANY = Down::SUBS == 1 && Down::WORDS0 + Down::WORDS1 < 8 ? 24 : 16; // what registers allow
 
-// y[row][d] = residual + sum over slots, rising, of weight * product.
-__device__ __forceinline__ void sum_pairs(const float *part, const float *weights, int squash, int n_row, int n_used,
-                                          const float *residual, float *y, int d_model)
+// Weights of all pairs, for sum_pairs: to shared memory, before a __syncthreads.
+__device__ __forceinline__ void take_weights(float *mix, const float *weights, int squash, int n_pair)
+{
+    for (int p = threadIdx.x; p < n_pair; p += blockDim.x) mix[p] = pair_weight(weights, squash, p);
+}
+
+// y[row][d] = residual + sum over slots, rising, of weight * product. residual_of(i): residual of item i of [row][16].
+template <class Residual>
+__device__ __forceinline__ void sum_pairs(const float *part, const float *mix, int n_row, int n_used, Residual residual_of,
+                                          float *y, int d_model)
 {
     int n_pair = n_row * n_used;
     for (int i = threadIdx.x; i < n_row * 16; i += blockDim.x) {
         int row = i / 16, d = blockIdx.x * 16 + i % 16;
         if (d >= d_model) continue;
-        float sum = residual ? residual[(size_t)row * d_model + d] : 0;
-#pragma unroll 2
+        float sum = residual_of(i);
+#pragma unroll 4
         for (int s = 0; s < n_used; s++) {
             int p = row * n_used + s;
             float v = 0;
 #pragma unroll
             for (int k = 0; k < DOWN_SPLIT; k++) v += part[(k * n_pair + p) * 16 + i % 16];
-            sum = __fmaf_rn(pair_weight(weights, squash, p), v, sum);
+            sum = __fmaf_rn(mix[p], v, sum);
         }
         y[(size_t)row * d_model + d] = sum;
     }
@@ -226,6 +255,11 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
         record = (const u8 *)slot[valid_expert(ids, warp / DOWN_SPLIT, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
         dot.start(record, warp % DOWN_SPLIT, lane);
     }
+    // So are their weights and the residual.
+    float *mix = part + DOWN_SPLIT * n_used * 16, before = 0;
+    take_weights(mix, weights, squash, n_used);
+    if (residual && threadIdx.x < 16 && (int)(blockIdx.x * 16 + threadIdx.x) < d_model)
+        before = residual[blockIdx.x * 16 + threadIdx.x];
     if (Down::LUT_WORDS) {
         Down::fill(lut, threadIdx.x, blockDim.x);
         __syncthreads();
@@ -244,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
         reduce(sums, lane, part + (first * n_used + pair) * 16);
     }
     __syncthreads();
-    sum_pairs(part, weights, squash, 1, n_used, residual, y, d_model);
+    sum_pairs(part, mix, 1, n_used, [&](int) { return before; }, y, d_model);
 }
 
 template <int ROWS> __device__ __forceinline__ int pick(const int *of, int i)
@@ -290,6 +324,8 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_pair = n_row * n_used;
     if (Down::LUT_WORDS) Down::fill(lut, threadIdx.x, blockDim.x);
     if (threadIdx.x == 0) n_leader = 0;
+    float *mix = part + DOWN_SPLIT * n_pair * 16;
+    take_weights(mix, weights, squash, n_pair);
     for (int i = threadIdx.x; i < n_pair; i += blockDim.x) { // the ids are older than the kernel ahead
         expert_of[i] = valid_expert(ids_in, i, n_expert);
         head[expert_of[i]] = -1;
@@ -319,5 +355,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
         }
     }
     __syncthreads();
-    sum_pairs(part, weights, squash, n_row, n_used, residual, y, d_model);
+    sum_pairs(part, mix, n_row, n_used, [&](int i) {
+        return residual ? residual[(size_t)(i / 16) * d_model + blockIdx.x * 16 + i % 16] : 0;
+    }, y, d_model);
 }

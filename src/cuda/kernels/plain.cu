@@ -80,50 +80,115 @@ extern "C" __global__ void __launch_bounds__(128)
     }
 }
 
-// Many rows: 64 rows of W x 64 rows of x per block of 256 threads, 4 x 4 each.
-extern "C" __global__ void __launch_bounds__(256) plain_gemm(const __grid_constant__ PlainOut out, const float *x, int n_x)
+// ---- many rows ----
+
+// 64 rows of W x 32 rows of x a block. Its eight warps take every eighth 32 columns each; their sums meet in order. The
+// tensor cores multiply TF32 numbers: an f32 is two of them, the second what the first has no room for, and only the
+// product of two seconds (2^-22) is left out. Operands come from memory as lanes hold them: lane (g, t) columns
+// 8 t .. 8 t + 7 of row g, two columns a product (sums have no order).
+constexpr int GEMM_WARPS = 8, GEMM_COLS = 32, W_TILES = 4, X_TILES = 4, W_ROWS = 16 * W_TILES, X_ROWS = 8 * X_TILES;
+
+struct Parts {
+    u32 first, second;
+    __device__ __forceinline__ Parts() {}
+    __device__ __forceinline__ explicit Parts(float v)
+    {
+        first = float_bits(v) & 0xFFFFE000u;
+        second = float_bits(v - bits_float(first));
+    }
+};
+
+// Columns c .. c + 7 of a row of weights; past the end 0.
+__device__ __forceinline__ void weights8(const u8 *row, int c, int n_col, float v[8])
 {
-    constexpr int DEPTH = 16;
-    __shared__ float a[DEPTH][64 + 4], b[DEPTH][64 + 4];
-    int w0 = blockIdx.x * 64, i0 = blockIdx.y * 64, tw = threadIdx.x % 16, ti = threadIdx.x / 16;
-    float acc[4][4] = {};
-    chain_launch();
-    chain_wait();
-    for (int c0 = 0; c0 < out.n_col; c0 += DEPTH) {
-        for (int k = threadIdx.x; k < 64 * DEPTH; k += 256) {
-            int row = k / DEPTH, c = k % DEPTH;
-            float v = 0;
-            if (w0 + row < out.n_row && c0 + c < out.n_col) {
-                const u8 *at = out.data + (size_t)(w0 + row) * out.row_bytes + (size_t)(c0 + c) * ITEM_BYTES;
-                if constexpr (ITEM == 2) v = *(const float *)at;
-                else if constexpr (ITEM == 1) v = __uint_as_float((u32) * (const unsigned short *)at << 16);
-                else v = half_to_float(*(const unsigned short *)at);
-            }
-            a[c][row] = v;
-            b[c][row] = i0 + row < n_x && c0 + c < out.n_col ? x[(size_t)(i0 + row) * out.n_col + c0 + c] : 0;
-        }
-        __syncthreads();
 #pragma unroll
-        for (int c = 0; c < DEPTH; c++) {
-            float4 u = *(const float4 *)&a[c][tw * 4], v = *(const float4 *)&b[c][ti * 4];
-            float us[4] = {u.x, u.y, u.z, u.w}, vs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) acc[i][j] += us[j] * vs[i];
-        }
-        __syncthreads();
+    for (int i = 0; i < 8; i += EACH) {
+        uint4 w = {0, 0, 0, 0};
+        if (c + i < n_col) w = keep16(row + (size_t)(c + i) * ITEM_BYTES); // rows are padded to 16 bytes, with anything
+        plain_unpack(w, v + i);
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++)
+        if (c + i >= n_col) v[i] = 0;
+}
+__device__ __forceinline__ void inputs8(const float *row, int c, int n_col, float v[8])
+{
+    if (n_col % 4 == 0) { // rows lie on 16 bytes
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int row = i0 + ti * 4 + i, w = w0 + tw * 4 + j;
-            if (row >= n_x || w >= out.n_row) continue;
-            long at = row * out.y_stride + w;
-            float sum = acc[i][j] + (out.bias ? out.bias[w] : 0);
-            out.y[at] = out.residual ? out.residual[at] + sum : sum;
+        for (int i = 0; i < 8; i += 4) {
+            float4 u = c + i < n_col ? *(const float4 *)(row + c + i) : make_float4(0, 0, 0, 0);
+            v[i] = u.x, v[i + 1] = u.y, v[i + 2] = u.z, v[i + 3] = u.w;
         }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = c + i < n_col ? row[c + i] : 0;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32)
+    plain_gemm(const __grid_constant__ PlainOut out, const float *x, int n_x)
+{
+    constexpr int HALF = GEMM_WARPS / 2, ACC = W_TILES * X_TILES * 4;
+    __shared__ float part[HALF][ACC][32]; // of four warps: [accumulator][lane]
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3;
+    int w0 = blockIdx.x * W_ROWS, i0 = blockIdx.y * X_ROWS;
+    float acc[W_TILES][X_TILES][4] = {};
+    chain_launch();
+    chain_wait();
+    auto row_of = [&](int w) { return out.data + (size_t)min(w, out.n_row - 1) * out.row_bytes; };
+#pragma unroll 1
+    for (int c = warp * GEMM_COLS + 8 * t; c - 8 * t < out.n_col; c += GEMM_WARPS * GEMM_COLS) {
+        Parts b[X_TILES][8];
+        float a[2][8];
+#pragma unroll
+        for (int n = 0; n < X_TILES; n++) {
+            float v[8];
+            inputs8(x + (size_t)min(i0 + 8 * n + g, n_x - 1) * out.n_col, c, out.n_col, v);
+#pragma unroll
+            for (int k = 0; k < 8; k++) b[n][k] = Parts(v[k]);
+        }
+#pragma unroll
+        for (int m = 0; m < W_TILES; m++) {
+            weights8(row_of(w0 + 16 * m + g), c, out.n_col, a[0]);
+            weights8(row_of(w0 + 16 * m + 8 + g), c, out.n_col, a[1]);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                Parts p[4] = {Parts(a[0][k]), Parts(a[1][k]), Parts(a[0][k + 4]), Parts(a[1][k + 4])};
+                u32 first[4] = {p[0].first, p[1].first, p[2].first, p[3].first};
+                u32 second[4] = {p[0].second, p[1].second, p[2].second, p[3].second};
+#pragma unroll
+                for (int n = 0; n < X_TILES; n++) {
+                    mma_tf32(acc[m][n], first, b[n][k].second, b[n][k + 4].second);
+                    if (ITEM == 2) mma_tf32(acc[m][n], second, b[n][k].first, b[n][k + 4].first); // others: 0
+                    mma_tf32(acc[m][n], first, b[n][k].first, b[n][k + 4].first);
+                }
+            }
+        }
+    }
+    float *own = &acc[0][0][0];
+    for (int half = HALF; half; half /= 2) { // 4 + 0, 5 + 1, ..; then 2 + 0, 3 + 1; then 1 + 0
+        if (warp >= half && warp < 2 * half)
+#pragma unroll
+            for (int i = 0; i < ACC; i++) part[warp - half][i][lane] = own[i];
+        __syncthreads();
+        if (warp < half)
+#pragma unroll
+            for (int i = 0; i < ACC; i++) own[i] += part[warp][i][lane];
+        __syncthreads();
+    }
+    if (warp) return;
+#pragma unroll
+    for (int m = 0; m < W_TILES; m++)
+#pragma unroll
+        for (int n = 0; n < X_TILES; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int row = i0 + 8 * n + 2 * t + (j & 1), w = w0 + 16 * m + g + 8 * (j >> 1);
+                if (row >= n_x || w >= out.n_row) continue;
+                long at = row * out.y_stride + w;
+                float sum = acc[m][n][j] + (out.bias ? out.bias[w] : 0);
+                out.y[at] = out.residual ? out.residual[at] + sum : sum;
+            }
 }
 
 // Experts: out[p][n] = W_expert(p) x[of_rows ? p / n_used : p]; a warp a row of W, grid (n_out / 4, pairs or fewer).

@@ -105,14 +105,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_consta
         if (is_gate) job.gate_logit[row] = logit;
         else job.logits[(size_t)row * N_EXPERT + expert] = logit + (job.bias ? job.bias[expert] : 0);
     }
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(job.ticket + row, 1) == job.n_block - 1;
+        is_last = count_up(job.ticket + row) == job.n_block - 1;
         if (is_last) job.ticket[row] = 0; // for the next launch
     }
     __syncthreads();
     if (!is_last || warp) return;
-    __threadfence();
     choose_row(job.logits + (size_t)row * N_EXPERT, prob, job.choice_bias, job.scale, row, job.ids, job.mix, job.layer, job.fault);
 }
