@@ -244,19 +244,26 @@ static void test_moe(void **state)
         int a = pair_at[(size_t)i - 1], b = pair_at[(size_t)i];
         assert_true(ids[(size_t)a] < ids[(size_t)b] || (ids[(size_t)a] == ids[(size_t)b] && a < b));
     }
-    int next = 0, has_full = 0, has_few = 0;
-    for (int p = 0; p < n_piece; p++) {
-        int4 at = piece[(size_t)p];
-        assert_int_equal(at.y, next);
-        assert_in_range(at.z, 1, WIDTH);
-        for (int i = 0; i < at.z; i++) assert_int_equal(ids[(size_t)pair_at[(size_t)(at.y + i)]], at.x);
-        if (at.z < WIDTH && at.y + at.z < n_pair)
-            assert_int_not_equal(ids[(size_t)pair_at[(size_t)(at.y + at.z)]], at.x);
-        has_full |= at.z == WIDTH, has_few |= at.z <= WIDTH / 2;
-        next += at.z;
+    int next = 0, has_more = 0, widths = 0;
+    for (int p = 0; p < n_piece;) { /* as few pieces of an expert as hold its pairs, alike in steps of 16 */
+        int expert = piece[(size_t)p].x, n = 0, first = p;
+        for (int i = 0; i < n_pair; i++) n += ids[(size_t)i] == expert;
+        for (; p < n_piece && piece[(size_t)p].x == expert; p++) {
+            int4 at = piece[(size_t)p];
+            assert_int_equal(at.y, next);
+            assert_in_range(at.z, 1, WIDTH);
+            for (int i = 0; i < at.z; i++) assert_int_equal(ids[(size_t)pair_at[(size_t)(at.y + i)]], expert);
+            next += at.z;
+            widths |= 1 << (at.z + 15) / 16;
+        }
+        int each = piece[(size_t)first].z;
+        assert_int_equal(p - first, (n + WIDTH - 1) / WIDTH);
+        for (int i = first; i + 1 < p; i++) assert_true(piece[(size_t)i].z == each && each % 16 == 0);
+        assert_true(piece[(size_t)p - 1].z <= each && (p - first - 1) * each + piece[(size_t)p - 1].z == n);
+        has_more |= p - first > 1;
     }
     assert_int_equal(next, n_pair);
-    assert_true(has_full && has_few);
+    assert_true(has_more && (widths & (widths - 1)));
 
     unsigned most = (unsigned)piece.size();
     Pieces list = {slot[0], piece.data(), &n_piece, row_of.data(), n_pair};

@@ -15,7 +15,8 @@ enum {
     MAX_FREQUENCIES = MAX_HEAD_DIM / 2,
     ROPE_WARPS = 4,
     DECODE_WARPS = 8,
-    SHARE_KEYS = 256, /* keys of a block at least: one block does a short context alone */
+    SHARE_KEYS = 256, /* keys of a block at least */
+    HEAD_PARTS = 4,   /* blocks that share the heads of a context no longer than that */
     MAX_SHARES = 128, /* their factors fit where the sums of warps were */
     PREFILL_SPAN = 8, /* sequences of more rows take tiles, in steps of more than CUDA_DECODE_ROWS */
     PREFILL_WARPS = 4,
@@ -158,6 +159,7 @@ static mote_status single_rows(struct cuda_backend *cuda, const struct mote_atte
             n_row = cuda->batch->n_row;
     int64_t tiles = n_row * job->n_head_kv * s->blocks_per_kv, n_share = cuda->info->n_sm / tiles;
     int64_t most = (visible + SHARE_KEYS - 1) / SHARE_KEYS;
+    if (most < HEAD_PARTS) most = HEAD_PARTS;
     if (n_share > most) n_share = most;
     if (n_share > MAX_SHARES) n_share = MAX_SHARES;
     if (n_share < 1) n_share = 1;

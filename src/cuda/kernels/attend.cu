@@ -181,7 +181,8 @@ ROPE_STORE(rope_store_q8_0, KV_Q8_0)
 // ---- decode ----
 
 constexpr int WARPS = 8, KEYS = 16; // keys of a product
-constexpr int MIN_SHARE = 256;      // keys of a block; ATTEND_SHARE of cuda_attend.c
+constexpr int MIN_SHARE = 256;      // keys of a block; SHARE_KEYS of cuda_attend.c
+constexpr int HEAD_PARTS = 4;       // blocks that share the heads of a short context; HEAD_PARTS
 constexpr int HEAD_TILES = GROUP > 8 && HEAD_DIM <= 128 ? 2 : 1; // products of eight query heads a block
 constexpr int HEADS = 8 * HEAD_TILES;                            // query heads of a block
 constexpr int BLOCKS_PER_KV = (GROUP + HEADS - 1) / HEADS;
@@ -444,7 +445,6 @@ MOTE_FN void put_row(const Decode &d, int row, int first_head, int n_head, float
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     constexpr int BLOCKS = HEAD_DIM / 32, UNITS = (N_HEAD * HEAD_DIM + 127) / 128;
     constexpr int EACH = (HEADS * BLOCKS + WARPS - 1) / WARPS;
-    if (GROUP % HEADS == 0) n_head = HEADS;
     float x[EACH]; // side by side: one after the other they wait for each other's reductions
     MOTE_UNROLL
     for (int j = 0; j < EACH; j++) {
@@ -496,8 +496,15 @@ MOTE_FN void attend(const Heads &heads, const Frequencies &frequencies, float sc
     int share = (n_key + (int)gridDim.x - 1) / (int)gridDim.x;
     share = (share + WARPS * KEYS - 1) / (WARPS * KEYS) * (WARPS * KEYS);
     if (share < MIN_SHARE) share = MIN_SHARE;
-    int n_share = (n_key + share - 1) / share;
-    begin += (int)blockIdx.x * share;
+    int n_share = (n_key + share - 1) / share, part = blockIdx.x;
+    if (n_share == 1) { // one block's, and short: the blocks of other shares take some of its heads
+        int parts = (int)gridDim.x < HEAD_PARTS ? (int)gridDim.x : HEAD_PARTS, each = (n_head + parts - 1) / parts;
+        first_head += part * each, n_head -= part * each;
+        if (n_head <= 0 || part >= parts) return;
+        if (n_head > each) n_head = each;
+        part = 0;
+    }
+    begin += part * share;
     if (begin > at) return;
     int end = at + 1 - begin < share ? at + 1 : begin + share, last = end - 1;
 
@@ -598,7 +605,7 @@ MOTE_FN void attend(const Heads &heads, const Frequencies &frequencies, float sc
     }
     u64 place = (u64)row * gridDim.y + blockIdx.y;
     float *shares = partial + place * gridDim.x * (SUMS + 2 * HEADS),
-          *mine = shares + blockIdx.x * (SUMS + 2 * HEADS);
+          *mine = shares + part * (SUMS + 2 * HEADS);
     if (threadIdx.x < HEADS) {
         float top = never(), total = 0;
         for (int w = 0; w < WARPS; w++) top = fmaxf(top, d.max[w * HEADS + threadIdx.x]);

@@ -7,10 +7,10 @@
 
 using T = Tile<W0, COLS>;
 
-// Tiles that a block multiplies at once, and blocks that a multiprocessor runs: of the widest two where registers allow it,
-// so that the next kernel's blocks find room beside this one's and start before it ends.
+// Tiles that a block multiplies at once, and blocks that a multiprocessor runs. (With registers for two of the widest, so
+// that the next kernel's blocks find room beside this one's, a product takes a third longer.)
 constexpr int LINEAR_WARPS = WARPS, TILES = WARPS / SPLIT, MANY_BLOCKS = 16 / WARPS;
-constexpr int ONE_BLOCKS = WARPS > 8 ? (T::SUBS > 1 ? 1 : 2) : 24 / WARPS;
+constexpr int ONE_BLOCKS = WARPS > 8 ? 1 : 24 / WARPS;
 
 // ---- one matrix ----
 
@@ -137,7 +137,7 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     int n = min(n_x - base, ROWS);
     LaneRows<ROWS> row(ROWS == 1 ? 0 : base, n, lane);
     for (int of_block = blockIdx.x; of_block < job.n_tile; of_block += step) {
-        if (record) {
+        if (TILES == 1 || record) {
             Sums<ROWS> sums;
             tile += step;
             const u8 *next = record_of(job, tile);
@@ -148,7 +148,7 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
         }
         __syncthreads(); // the other buffer is free again when all have come here
         for (int i = threadIdx.x; i < TILES * 16 * ROWS; i += blockDim.x) {
-            int slot = i / (16 * ROWS), r = i / 16 % ROWS, done = of_block + slot * job.n_block;
+            int slot = TILES == 1 ? 0 : i / (16 * ROWS), r = i / 16 % ROWS, done = of_block + slot * job.n_block;
             if (base + r >= n_x || done >= job.n_tile) continue;
             const LinearOut &out = out_of(job, done);
             int w = (done - out.first_tile) * 16 + i % 16;

@@ -13,8 +13,12 @@ struct Down {
 };
 
 // Grid: (256 rows, pieces).
-template <int N, int WIDTH> MOTE_FN void down(const Down &job, int4 piece)
+template <int N> MOTE_FN void down(const Down &job)
 {
+    chain_launch();
+    chain_wait();
+    int4 piece = piece_of(job.list, blockIdx.y, N);
+    if (piece.z == 0) return;
     using T = Tile<W0, COLS>;
     int tile = blockIdx.x * 16 + threadIdx.x / 32, last = (job.d_model + 15) / 16 - 1;
     const u8 *w = (const u8 *)job.list.slot[piece.x * 3 + 2];
@@ -23,7 +27,7 @@ template <int N, int WIDTH> MOTE_FN void down(const Down &job, int4 piece)
     float acc[2][N / 2];
     multiply_rows<T, T, 2, N>(ring, w + (size_t)min(tile, last) * T::BYTES,
                                           w + (size_t)min(tile + 8, last) * T::BYTES, acc);
-    piece = piece_of(job.list, blockIdx.y, WIDTH); // again: not a register through the loop
+    piece = piece_of(job.list, blockIdx.y, N); // again: not a register through the loop
     MOTE_UNROLL
     for (int i = 0; i < 2; i++)
         each_product<N>(acc[i], tile + 8 * i, job.d_model, piece.z, [&](float v, int, int row, int token) {
@@ -31,23 +35,13 @@ template <int N, int WIDTH> MOTE_FN void down(const Down &job, int4 piece)
         });
 }
 
-template <int WIDTH> MOTE_FN void down_piece(const Down &job)
-{
-    chain_launch();
-    chain_wait();
-    int4 piece = piece_of(job.list, blockIdx.y, WIDTH);
-    if (piece.z == 0) return;
-    if (piece.z <= WIDTH / 2) down<WIDTH / 2, WIDTH>(job, piece);
-    else down<WIDTH, WIDTH>(job, piece);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<Tile<W0, COLS>>) prefill_down_64(const __grid_constant__ Down job)
 {
-    down_piece<64>(job);
+    down<64>(job);
 }
 #if PREFILL_WGMMA
 extern "C" __global__ void __launch_bounds__(THREADS) prefill_down_128(const __grid_constant__ Down job)
 {
-    down_piece<128>(job);
+    down<128>(job);
 }
 #endif

@@ -22,8 +22,12 @@ MOTE_FN float hidden(float gate, float up)
 }
 
 // A warp has the same 16 rows of gate and of up. Grid: (128 rows, pieces).
-template <int N, int WIDTH> MOTE_FN void gate_up(const GateUp &job, int4 piece)
+template <int N> MOTE_FN void gate_up(const GateUp &job)
 {
+    chain_launch();
+    chain_wait();
+    int4 piece = piece_of(job.list, blockIdx.y, N);
+    if (piece.z == 0) return;
     using T0 = Tile<W0, COLS>;
     using T1 = Tile<W1, COLS>;
     int warp = threadIdx.x / 32, tile = blockIdx.x * 8 + warp, last = (job.n_ff + 15) / 16 - 1;
@@ -39,7 +43,7 @@ template <int N, int WIDTH> MOTE_FN void gate_up(const GateUp &job, int4 piece)
     }
     float acc[2][N / 2];
     multiply_rows<T0, T1, 2, N>(ring, gate, up, acc);
-    piece = piece_of(job.list, blockIdx.y, WIDTH); // again: not a register through the loop
+    piece = piece_of(job.list, blockIdx.y, N); // again: not a register through the loop
     first = piece.y, count = piece.z;
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     MOTE_UNROLL
@@ -58,25 +62,14 @@ template <int N, int WIDTH> MOTE_FN void gate_up(const GateUp &job, int4 piece)
     }
 }
 
-// Pieces of at most half the width take the narrower product.
-template <int WIDTH> MOTE_FN void gate_up_piece(const GateUp &job)
-{
-    chain_launch();
-    chain_wait();
-    int4 piece = piece_of(job.list, blockIdx.y, WIDTH);
-    if (piece.z == 0) return;
-    if (piece.z <= WIDTH / 2) gate_up<WIDTH / 2, WIDTH>(job, piece);
-    else gate_up<WIDTH, WIDTH>(job, piece);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, smaller(BLOCKS<Tile<W0, COLS>>, BLOCKS<Tile<W1, COLS>>))
     prefill_gate_up_64(const __grid_constant__ GateUp job)
 {
-    gate_up_piece<64>(job);
+    gate_up<64>(job);
 }
 #if PREFILL_WGMMA
 extern "C" __global__ void __launch_bounds__(THREADS) prefill_gate_up_128(const __grid_constant__ GateUp job)
 {
-    gate_up_piece<128>(job);
+    gate_up<128>(job);
 }
 #endif

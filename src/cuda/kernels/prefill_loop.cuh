@@ -39,11 +39,13 @@ template <class A> constexpr bool SAME<A, A> = true;
 // kept in shared memory, not in registers.
 template <int N> struct Ring {
     const u8 *x;
+    int width; // tokens of N that are there, to a multiple of 16
 
     // Tokens are rows row_of[first ..] (or first ..) of x; past the count the last one again.
     MOTE_FN void start(const u16 *rows, const int *row_of, int first, int count)
     {
         x = (const u8 *)rows + threadIdx.x % 16 * 16;
+        width = (count + 15) / 16 * 16;
         for (int j = threadIdx.x; j < N; j += THREADS) {
             int at = first + min(j, count - 1);
             shared_from<N>()[j] = (u32)(row_of ? row_of[at] : at) * (KP / 8);
@@ -55,7 +57,7 @@ template <int N> struct Ring {
         u32 r = threadIdx.x / 16, to = shared_address(shared) + unit % STAGES * (N * 256) + stage_place<N>(r, threadIdx.x % 16);
         MOTE_UNROLL
         for (int i = 0; i < N / 16; i++)
-            stage_copy(to + i * 16 * 128, x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16);
+            if (16 * i < width) stage_copy(to + i * 16 * 128, x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16);
     }
 };
 
@@ -85,7 +87,8 @@ template <class T> struct Rows {
     // acc += this unit's columns; the next unit's weights are asked for on the way, after `before_load`: the fence that it
     // holds waits for loads too, and here few are under way.
     template <int N, class Before>
-    MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY<N> + 1][2][4], u32 stage, int unit, int lane, Before before_load)
+    MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY<N> + 1][2][4], u32 stage, int width, int unit, int lane,
+                          Before before_load)
     {
         u32 code[4][4], scale_pair[T::SUBS], min_pair[T::SUBS];
         float scale[2][T::SUBS], least[2][T::SUBS];
@@ -103,9 +106,7 @@ template <class T> struct Rows {
             u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
             products_wait<UNDER_WAY<N>>();
             Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s % (UNDER_WAY<N> + 1)]);
-            products_begin();
-            products<N, X_BF16>(acc, a[s % (UNDER_WAY<N> + 1)], stage, s, lane);
-            products_end();
+            products<N, X_BF16>(acc, a[s % (UNDER_WAY<N> + 1)], stage, s, lane, width);
             if (s == 2) { // most registers of this unit are free
                 before_load();
                 T::load(raw, record, min(unit + 1, T::UNITS - 1), here);
@@ -165,8 +166,8 @@ MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *rec
         if (unit + AHEAD < T0::UNITS) ring.fill(unit + AHEAD);
         copy_commit();
         u32 stage = shared_address(shared) + unit % STAGES * (N * 256);
-        first.template multiply<N>(acc[0], a, stage, unit, lane, next_tokens);
-        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, unit, lane, [] {});
+        first.template multiply<N>(acc[0], a, stage, ring.width, unit, lane, next_tokens);
+        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, ring.width, unit, lane, [] {});
     }
     products_wait<0>();
 }

@@ -80,6 +80,17 @@ MOTE_FN int expert_of(const int *ids, int pair, int n_expert)
     return min((u32)ids[pair], (u32)n_expert - 1); // routing checked them; no memory but our own all the same
 }
 
+// The experts of a lane's next pairs, n_expert past the end: all under way at once.
+constexpr int AT_ONCE = 8;
+MOTE_FN void take_experts(const Sort &job, int base, int end, int e[AT_ONCE])
+{
+    MOTE_UNROLL
+    for (int j = 0; j < AT_ONCE; j++) {
+        int i = base + 32 * j + (int)threadIdx.x % 32;
+        e[j] = i < end ? expert_of(job.ids, i, job.n_expert) : job.n_expert;
+    }
+}
+
 // One block; every warp owns a run of pairs. Shared memory: [n_warp][n_expert] counts, [2][n_expert + 1] starts.
 MOTE_FN void sort_pairs(const Sort &job)
 {
@@ -90,7 +101,13 @@ MOTE_FN void sort_pairs(const Sort &job)
     if (warp >= n_warp) end = begin; // only helps where nobody owns anything
     for (int i = threadIdx.x; i < n_warp * n_expert; i += blockDim.x) counts[i] = 0;
     __syncthreads();
-    for (int i = begin + lane; i < end; i += 32) atomicAdd(count + expert_of(job.ids, i, n_expert), 1);
+    int e[AT_ONCE];
+    for (int base = begin; base < end; base += AT_ONCE * 32) {
+        take_experts(job, base, end, e);
+        MOTE_UNROLL
+        for (int j = 0; j < AT_ONCE; j++)
+            if (e[j] < n_expert) atomicAdd(count + e[j], 1);
+    }
     __syncthreads();
     for (int e = threadIdx.x; e < n_expert; e += blockDim.x) { // counts become where a warp's pairs start
         int sum = 0;
@@ -118,17 +135,21 @@ MOTE_FN void sort_pairs(const Sort &job)
         if (lane == 0) start[n_expert] = pairs, first_piece[n_expert] = pieces, *job.n_piece = pieces;
     }
     __syncthreads();
-    for (int base = begin; base < end; base += 32) {
-        int i = base + lane, e = i < end ? expert_of(job.ids, i, n_expert) : n_expert;
-        u32 equals = __match_any_sync(~0u, e), before = equals & ((1u << lane) - 1);
-        int to = e < n_expert ? start[e] + count[e] + __popc(before) : 0;
-        __syncwarp();
-        if (e < n_expert) {
-            job.place[i] = to;
-            job.row_of[to] = i / job.n_used;
-            if (!before) count[e] += __popc(equals);
+    for (int base = begin; base < end; base += AT_ONCE * 32) {
+        take_experts(job, base, end, e);
+        MOTE_UNROLL
+        for (int j = 0; j < AT_ONCE; j++) {
+            int i = base + 32 * j + lane;
+            u32 equals = __match_any_sync(~0u, e[j]), before = equals & ((1u << lane) - 1);
+            int to = e[j] < n_expert ? start[e[j]] + count[e[j]] + __popc(before) : 0;
+            __syncwarp();
+            if (e[j] < n_expert) {
+                job.place[i] = to;
+                job.row_of[to] = i / job.n_used;
+                if (!before) count[e[j]] += __popc(equals);
+            }
+            __syncwarp();
         }
-        __syncwarp();
     }
     for (int p = threadIdx.x; p < first_piece[n_expert]; p += blockDim.x) {
         int low = 0, high = n_expert - 1; // the last expert whose pieces start at p or before
@@ -137,8 +158,10 @@ MOTE_FN void sort_pairs(const Sort &job)
             if (first_piece[middle] <= p) low = middle;
             else high = middle - 1;
         }
-        int first = start[low] + (p - first_piece[low]) * job.width;
-        job.piece[p] = make_int4(low, first, min(job.width, start[low + 1] - first), 0);
+        // Pieces of an expert are alike, in steps of what a product takes: a last one of few would cost half as much as a full one.
+        int n_piece = first_piece[low + 1] - first_piece[low], n = start[low + 1] - start[low];
+        int each = ((n + n_piece - 1) / n_piece + 15) / 16 * 16, first = start[low] + (p - first_piece[low]) * each;
+        job.piece[p] = make_int4(low, first, min(each, start[low + 1] - first), 0);
     }
 }
 
