@@ -35,4 +35,3 @@ struct kind {
 #undef W0
 #undef COLS
 #undef WARPS
-#undef SPLIT

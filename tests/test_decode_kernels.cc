@@ -12,35 +12,30 @@
 #define W0 MOTE_CODE_C4, 0, 0, 32, MOTE_ITEM_U8, 1, 0, 0
 #define COLS 768
 #define WARPS 4
-#define SPLIT 4
 #include "decode_linear.h"
 
 #define KERNELS iq2_xxs
 #define W0 MOTE_CODE_IQ2XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -3, 0
 #define COLS 512
 #define WARPS 4
-#define SPLIT 2
 #include "decode_linear.h"
 
 #define KERNELS tq1_0
 #define W0 MOTE_CODE_T5, 1, 0, 256, MOTE_ITEM_F16, 0, 0, 0
 #define COLS 256
 #define WARPS 2
-#define SPLIT 1
 #include "decode_linear.h"
 
 #define KERNELS q6_k
 #define W0 MOTE_CODE_C6, 32, 0, 16, MOTE_ITEM_S8, 0, 0, 0
 #define COLS 256
 #define WARPS 2
-#define SPLIT 2
 #include "decode_linear.h"
 
 #define KERNELS mxfp4
 #define W0 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
 #define COLS 352
 #define WARPS 2
-#define SPLIT 2
 #include "decode_linear.h"
 
 /* ---- products ---- */

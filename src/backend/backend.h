@@ -31,8 +31,6 @@ struct mote_weight {
     const char *name;     /* of the tensor, for messages */
     struct mote_matrix w; /* host view of the file's bytes; n_row 0: there is none */
     const float *bias;    /* [w.n_row] backend memory, or NULL */
-    int64_t n_row_beside; /* rows of all matrices that steps multiply with the same input in one call, this one's too;
-                             0: it stands alone */
     int act_f32;          /* products with float activations; 0: mote_act_default(format) */
     void *placed;         /* the backend's own (device copy); NULL on the CPU, which reads the view */
 };

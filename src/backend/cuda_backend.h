@@ -60,8 +60,7 @@ struct cuda_weight {
     struct mote_tile_kind kind;
     int64_t n_row, n_col;
     const float *bias;   /* [n_row] device, or NULL */
-    unsigned warps;      /* of a block: WARPS of linear.cu */
-    unsigned split;      /* of them those that share a tile: SPLIT */
+    unsigned warps;      /* of a tile's columns: WARPS of linear.cu */
     int decode, prefill; /* programs */
 };
 

@@ -98,16 +98,11 @@ mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *by
 
 /* ---- one matrix ---- */
 
-/* Many warps end a tile sooner; a block that goes through several takes as many at once, so that none waits for the sums
- * of the one before. Where every multiprocessor has many to go through, small blocks waste less. */
-static void share_warps(const struct cuda_backend *cuda, const struct mote_weight *weight,
-                        struct cuda_weight *placed)
+/* Many warps end a tile sooner; where every multiprocessor has many tiles to go through, fewer waste less. */
+static unsigned tile_warps(const struct cuda_backend *cuda, const struct mote_matrix *w)
 {
-    int64_t row = weight->n_row_beside ? weight->n_row_beside : weight->w.n_row;
-    int64_t turns = (row + MOTE_TILE_ROWS * cuda->info->n_sm - 1) / (MOTE_TILE_ROWS * cuda->info->n_sm);
-    placed->warps = placed->split = cuda_row_warps(weight->w.n_col);
-    if (turns > 4 && placed->warps > 8) placed->warps = placed->split = 8;
-    else if (turns > 1 && placed->warps == 16) placed->split = turns > 2 ? 4 : 8;
+    unsigned warps = cuda_row_warps(w->n_col);
+    return w->n_row > (int64_t)cuda->info->n_sm * MOTE_TILE_ROWS * 4 && warps > 8 ? 8 : warps;
 }
 
 static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, struct cuda_weight *placed)
@@ -123,9 +118,9 @@ static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, 
     if (placed->kind.code == MOTE_CODE_NONE)
         return mote_cuda_program(cuda, &plain_text, &placed->decode, "ITEM=%d", (int)placed->kind.item);
     mote_tile_kind_text(&placed->kind, text);
-    share_warps(cuda, weight, placed);
-    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld WARPS=%u SPLIT=%u", text,
-                          (long long)w->n_col, placed->warps, placed->split));
+    placed->warps = tile_warps(cuda, w);
+    TRY(mote_cuda_program(cuda, &linear_text, &placed->decode, "W0=%s COLS=%lld WARPS=%u", text,
+                          (long long)w->n_col, placed->warps));
     return mote_cuda_prefill_weight(cuda, placed);
 }
 

@@ -26,7 +26,7 @@
 
 #define LINEAR(name)                                                     \
     {                                                                    \
-        {"linear.cu", "W0=" TILE_##name " COLS=2048 WARPS=16 SPLIT=4"}, #name, 1 \
+        {"linear.cu", "W0=" TILE_##name " COLS=2048 WARPS=16"}, #name, 1 \
     }
 #define SHAPE_30B " D_MODEL=2048 N_FF=768"
 #define MOE(name, gate, up, down)                                                  \
@@ -63,7 +63,7 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     LINEAR(MXFP4),
     LINEAR(AFFINE4),
     LINEAR(NVFP4),
-    {{"linear.cu", "W0=" TILE_Q4_K " COLS=5632 WARPS=8 SPLIT=8"}, "Q4_K-wide", 1},
+    {{"linear.cu", "W0=" TILE_Q4_K " COLS=5632 WARPS=8"}, "Q4_K-wide", 1},
 
     MOE("Q4_K/Q6_K", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K),
     MOE("Q2_K/Q3_K", TILE_Q2_K, TILE_Q2_K, TILE_Q3_K),

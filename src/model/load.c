@@ -527,8 +527,6 @@ static mote_status place(struct mote_network *model, struct mote_backend *backen
     else TRY(place_weight(backend, &model->output));
     for (uint64_t i = 0; i < model->hyper.n_layer; i++) {
         struct mote_layer *layer = &model->layer[i];
-        layer->q.n_row_beside = layer->k.n_row_beside = layer->v.n_row_beside =
-            layer->q.w.n_row + layer->k.w.n_row + layer->v.w.n_row;
         TRY(place_weight(backend, &layer->q));
         TRY(place_weight(backend, &layer->k));
         TRY(place_weight(backend, &layer->v));

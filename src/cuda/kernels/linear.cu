@@ -1,16 +1,14 @@
 // linear.cu: one matrix, or several of one kind that read the same input, times few rows (1 to 64); and rows of the
-// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns; WARPS of a block, 1 to 16;
-// SPLIT of them share the columns of a tile.
+// embedding. Constants: W0, the template arguments of Tile<> before the columns; COLS, columns; WARPS, 1 to 16.
 #include "common.cuh"
 #include "act.cuh"
 #include "dot.cuh"
 
 using T = Tile<W0, COLS>;
 
-// Tiles that a block multiplies at once, and blocks that a multiprocessor runs. (With registers for two of the widest, so
-// that the next kernel's blocks find room beside this one's, a product takes a third longer.)
-constexpr int LINEAR_WARPS = WARPS, TILES = WARPS / SPLIT, MANY_BLOCKS = 16 / WARPS;
-constexpr int ONE_BLOCKS = WARPS > 8 ? 1 : 24 / WARPS;
+// Warps that share the columns of a tile, and blocks of them that a multiprocessor runs. (With registers for two of the
+// widest, so that the next kernel's blocks find room beside this one's, a product takes a third longer.)
+constexpr int LINEAR_WARPS = WARPS, ONE_BLOCKS = WARPS > 8 ? 1 : 24 / WARPS, MANY_BLOCKS = 16 / WARPS;
 
 // ---- one matrix ----
 
@@ -97,27 +95,27 @@ __device__ __forceinline__ const u8 *record_of(const LinearOuts &job, int tile)
     return out.data + (size_t)(tile - out.first_tile) * T::BYTES;
 }
 
-// Tiles blockIdx.x, + n_block, .. of all outs, TILES at a time; rows blockIdx.y * ROWS and the next. The weights of a
-// warp's next tile are asked for before this one's sums are put together.
+// Tiles blockIdx.x, + n_block, .. of all outs; rows blockIdx.y * ROWS and the next. The weights of a block's next tile are
+// asked for before this one's sums are put together, and warps meet once in several tiles.
 template <int ROWS, bool NORM = false>
 __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_act &act, int n_x, const NormedRow &normed = {})
 {
-    constexpr int BUFFERS = ROWS > 4 ? 1 : 2; // of sums: two save a barrier where there is room
-    __shared__ float part[BUFFERS][LINEAR_WARPS][16 * ROWS], square[LINEAR_WARPS];
+    constexpr int TURNS = ROWS == 1 ? 4 : ROWS == 4 ? 2 : 1; // tiles between two barriers
+    constexpr int BUFFERS = ROWS > 4 ? 1 : 2;                // of their sums: two save a barrier where there is room
+    __shared__ float part[BUFFERS][TURNS][LINEAR_WARPS][16 * ROWS], square[LINEAR_WARPS];
     __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     __shared__ SharedRows<ROWS == 1 ? T::UNITS : 1, 1> shared_row;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = blockIdx.y * ROWS, buffer = 0;
-    if (NORM && (int)blockIdx.x == job.n_block) { // the block that leaves the row
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x, base = blockIdx.y * ROWS, buffer = 0;
+    if (NORM && tile == job.n_block) { // the block that leaves the row
         NormRow<T::UNITS> row;
         chain_launch();
         row.take(normed, square);
         row.leave(normed, act);
         return;
     }
-    int first = warp % SPLIT, tile = blockIdx.x + warp / SPLIT * job.n_block, step = TILES * job.n_block;
     const u8 *record = record_of(job, tile);
-    Dot<T, ROWS, SPLIT> dot;
-    if (record) dot.start(record, first, lane);
+    Dot<T, ROWS, LINEAR_WARPS> dot;
+    dot.start(record, warp, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
     mote_step_act x = act;
@@ -136,26 +134,27 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
     int n = min(n_x - base, ROWS);
     LaneRows<ROWS> row(ROWS == 1 ? 0 : base, n, lane);
-    for (int of_block = blockIdx.x; of_block < job.n_tile; of_block += step) {
-        if (TILES == 1 || record) {
+    while (record) {
+        int first = tile, turn = 0;
+#pragma unroll 1
+        do {
             Sums<ROWS> sums;
-            tile += step;
+            tile += job.n_block;
             const u8 *next = record_of(job, tile);
-            dot.run(record, first, lane, lut, x, row, n, sums, next);
+            dot.run(record, warp, lane, lut, x, row, n, sums, next);
             record = next;
-            if (!dot.CONTINUES && next) dot.start(next, first, lane);
-            reduce(sums, lane, part[buffer][warp]);
-        }
+            if (!dot.CONTINUES && next) dot.start(next, warp, lane);
+            reduce(sums, lane, part[buffer][turn][warp]);
+        } while (++turn < TURNS && record);
         __syncthreads(); // the other buffer is free again when all have come here
-        for (int i = threadIdx.x; i < TILES * 16 * ROWS; i += blockDim.x) {
-            int slot = TILES == 1 ? 0 : i / (16 * ROWS), r = i / 16 % ROWS, done = of_block + slot * job.n_block;
-            if (base + r >= n_x || done >= job.n_tile) continue;
+        for (int i = threadIdx.x; i < turn * 16 * ROWS; i += blockDim.x) {
+            int at_turn = TURNS == 1 ? 0 : i / (16 * ROWS), r = i / 16 % ROWS, done = first + at_turn * job.n_block;
             const LinearOut &out = out_of(job, done);
             int w = (done - out.first_tile) * 16 + i % 16;
-            if (w >= out.n_row) continue;
+            if (base + r >= n_x || w >= out.n_row) continue;
             float sum = 0;
 #pragma unroll
-            for (int k = 0; k < SPLIT; k++) sum += part[buffer][slot * SPLIT + k][i % (16 * ROWS)];
+            for (int k = 0; k < LINEAR_WARPS; k++) sum += part[buffer][at_turn][k][i % (16 * ROWS)];
             if (out.bias) sum += out.bias[w];
             long at = (base + r) * out.y_stride + w;
             out.y[at] = out.residual ? out.residual[at] + sum : sum;
