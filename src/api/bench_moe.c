@@ -215,8 +215,7 @@ static mote_status start_block(struct moe_bench *bench, int64_t run)
     const struct moe_layer *layer = layer_of(bench, run);
     const float *x = input_of(bench, run);
     TRY(route(bench, layer, x));
-    struct mote_moe moe = {.activation = MOTE_ACTIVATION_SWIGLU,
-                           .n_row = bench->n_x,
+    struct mote_moe moe = {.n_row = bench->n_x,
                            .d_model = bench->shape.d_model,
                            .n_used = (int32_t)bench->shape.n_used,
                            .x = x,
