@@ -17,18 +17,18 @@ struct shape {
 
 struct recipe {
     enum mote_format format[3]; /* gate, up, down */
-    int group;                  /* AFFINE */
+    int group[3];               /* AFFINE */
     enum mote_format scale_format;
     struct mote_activation activation,
         shared_activation; /* zeros: SwiGLU; without a gate format[0] is not used */
 };
-#define ALL(f)                                                                   \
-    {                                                                            \
-        {MOTE_FORMAT_##f, MOTE_FORMAT_##f, MOTE_FORMAT_##f}, 64, MOTE_FORMAT_F16 \
-    }
-#define PARTS(g, u, d, group, scale)                                                    \
-    {                                                                                   \
-        {MOTE_FORMAT_##g, MOTE_FORMAT_##u, MOTE_FORMAT_##d}, group, MOTE_FORMAT_##scale \
+#define ALL(f) PARTS(f, f, f, 64, F16)
+#define PARTS(g, u, d, group, scale) GROUPS(g, group, u, group, d, group, scale)
+/* a projection's own group */
+#define GROUPS(g, group_g, u, group_u, d, group_d, scale)                                 \
+    {                                                                                     \
+        {MOTE_FORMAT_##g, MOTE_FORMAT_##u, MOTE_FORMAT_##d}, {group_g, group_u, group_d}, \
+            MOTE_FORMAT_##scale                                                           \
     }
 
 static inline const char *recipe_name(const struct recipe *r)
@@ -58,7 +58,7 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
     l->view = calloc((size_t)(3 * n), sizeof *l->view);
     for (int p = 0; p < 3; p++) {
         int64_t rows = p == 2 ? s->d_model : s->n_ff, cols = p == 2 ? s->n_ff : s->d_model;
-        int group = cols % r->group ? 32 : r->group;
+        int group = cols % r->group[p] ? 32 : r->group[p];
         l->pool[p] = matrix_make(rng, r->format[p], rows + n - 1, cols, group, r->scale_format, 1);
         for (int32_t e = 0; e < n; e++) l->view[p * n + e] = matrix_rows(&l->pool[p], e, rows);
         if (!s->n_ff_shared) continue;

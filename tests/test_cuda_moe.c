@@ -219,7 +219,7 @@ static void test_formats(void **state)
     (void)state;
     need_device();
     static const struct shape small = {4, 2, 512, 256, 256};
-    static struct layer layers[MOTE_FORMAT_COUNT + 8];
+    static struct layer layers[MOTE_FORMAT_COUNT + 9];
     static struct worst worst;
     static const struct recipe mixed[] = {
         PARTS(AFFINE4, AFFINE4, AFFINE6, 64, F16),
@@ -230,6 +230,7 @@ static void test_formats(void **state)
         PARTS(F32, BF16, Q4_K, 64, F16), /* plain ones among tiles */
         PARTS(AFFINE4, AFFINE4, AFFINE4, 128, BF16),
         PARTS(AFFINE8, AFFINE8, AFFINE8, 32, F32),
+        GROUPS(AFFINE4, 128, AFFINE6, 32, AFFINE8, 64, F16), /* bits and groups of their own */
     };
     struct report report;
     mote_rng_seed(&rng, 41);
@@ -241,7 +242,7 @@ static void test_formats(void **state)
         enum mote_format format = (enum mote_format)f;
         if (mote_format_traits(format)->family == MOTE_FAMILY_OTHER) continue;
         if (quick() && f % 4 != 2) continue;
-        struct recipe r = {{format, format, format}, 64, MOTE_FORMAT_F16};
+        struct recipe r = {{format, format, format}, {64, 64, 64}, MOTE_FORMAT_F16};
         layer_make(&rng, &layers[n++], &small, &r);
     }
     for (size_t i = 0; i < sizeof mixed / sizeof *mixed && !quick(); i++)
@@ -352,7 +353,7 @@ static void test_activations(void **state)
         {{16, 4, 512, 256, 256}, ALL(Q8_0)},
         {{16, 4, 512, 96, 352}, ALL(MXFP4)},
         {{60, 4, 512, 256, 0}, ALL(IQ2_XXS)},
-        {{16, 4, 512, 256, 256}, PARTS(Q8_0, AFFINE4, AFFINE6, 64, F16)},
+        {{16, 4, 512, 256, 256}, GROUPS(Q8_0, 32, AFFINE4, 128, AFFINE6, 64, F16)},
         {{16, 4, 512, 256, 256}, ALL(BF16)},
         {{8, 2, 2048, 768, 512}, PARTS(Q4_K, Q4_K, Q6_K, 64, F16)},
     };
