@@ -295,6 +295,7 @@ struct mote_bench_options {
     struct mote_model_options *model_options;
     const int64_t *batch; /* model: sessions that generate together, each 1..64; none: 1 */
     size_t n_batch;
+    const char *activation; /* moe: swiglu, swiglu_clamped, swiglu_step, swiglu_oai, relu2; NULL: swiglu */
 };
 /* *bandwidth: bytes per second of plain reads measured at the start of the run. */
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,

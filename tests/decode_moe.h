@@ -1,5 +1,5 @@
 /* decode_moe.h: moe_decode.cu and moe_reference.cu for one set of kinds, in a namespace: included once a set, with KERNELS
- * (its name), GATE, UP, DOWN, D_MODEL and N_FF. The struct `kind` is what a test needs of it.
+ * (its name), GATE, UP, DOWN, D_MODEL, N_FF, ACTIVATION and LIMIT. The struct `kind` is what a test needs of it.
  */
 #define NAMED_AS(a, b) a##_##b
 #define NAMED(a, b) NAMED_AS(a, b)
@@ -48,6 +48,7 @@ constexpr auto kernel = project;
 } // namespace of_down
 
 struct kind {
+    static constexpr struct mote_activation activation = {(enum mote_activation_kind)ACTIVATION, LIMIT};
     static constexpr int d_model = D_MODEL, n_ff = N_FF, ff_pad = FF_PAD, up_split = SPLIT,
                          down_split = DOWN_SPLIT;
     static constexpr unsigned up_threads = UP_THREADS, one_threads = DOWN_WARPS * 32,
@@ -74,3 +75,5 @@ struct kind {
 #undef DOWN
 #undef D_MODEL
 #undef N_FF
+#undef ACTIVATION
+#undef LIMIT

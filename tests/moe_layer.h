@@ -5,6 +5,7 @@
 #ifndef MOTE_TESTS_MOE_LAYER_H
 #define MOTE_TESTS_MOE_LAYER_H
 
+#include "activation64.h"
 #include "cuda_pair.h"
 
 enum { MAX_ROW = 300 }; /* rows of an input */
@@ -16,23 +17,26 @@ struct shape {
 
 struct recipe {
     enum mote_format format[3]; /* gate, up, down */
-    int group;                  /* AFFINE */
+    int group[3];               /* AFFINE */
     enum mote_format scale_format;
+    struct mote_activation activation,
+        shared_activation; /* zeros: SwiGLU; without a gate format[0] is not used */
 };
-#define ALL(f)                                                                   \
-    {                                                                            \
-        {MOTE_FORMAT_##f, MOTE_FORMAT_##f, MOTE_FORMAT_##f}, 64, MOTE_FORMAT_F16 \
-    }
-#define PARTS(g, u, d, group, scale)                                                    \
-    {                                                                                   \
-        {MOTE_FORMAT_##g, MOTE_FORMAT_##u, MOTE_FORMAT_##d}, group, MOTE_FORMAT_##scale \
+#define ALL(f) PARTS(f, f, f, 64, F16)
+#define PARTS(g, u, d, group, scale) GROUPS(g, group, u, group, d, group, scale)
+/* a projection's own group */
+#define GROUPS(g, group_g, u, group_u, d, group_d, scale)                                 \
+    {                                                                                     \
+        {MOTE_FORMAT_##g, MOTE_FORMAT_##u, MOTE_FORMAT_##d}, {group_g, group_u, group_d}, \
+            MOTE_FORMAT_##scale                                                           \
     }
 
 static inline const char *recipe_name(const struct recipe *r)
 {
-    static char text[64];
-    snprintf(text, sizeof text, "%s/%s/%s", mote_format_traits(r->format[0])->name,
-             mote_format_traits(r->format[1])->name, mote_format_traits(r->format[2])->name);
+    static char text[96];
+    snprintf(text, sizeof text, "%s/%s/%s %s", mote_format_traits(r->format[0])->name,
+             mote_format_traits(r->format[1])->name, mote_format_traits(r->format[2])->name,
+             mote_activation_traits(r->activation.kind)->name);
     return text;
 }
 
@@ -54,7 +58,7 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
     l->view = calloc((size_t)(3 * n), sizeof *l->view);
     for (int p = 0; p < 3; p++) {
         int64_t rows = p == 2 ? s->d_model : s->n_ff, cols = p == 2 ? s->n_ff : s->d_model;
-        int group = cols % r->group ? 32 : r->group;
+        int group = cols % r->group[p] ? 32 : r->group[p];
         l->pool[p] = matrix_make(rng, r->format[p], rows + n - 1, cols, group, r->scale_format, 1);
         for (int32_t e = 0; e < n; e++) l->view[p * n + e] = matrix_rows(&l->pool[p], e, rows);
         if (!s->n_ff_shared) continue;
@@ -65,18 +69,21 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
                                           .n_expert = n,
                                           .n_ff = s->n_ff,
                                           .d_model = s->d_model,
-                                          .gate = l->view,
+                                          .activation = r->activation,
+                                          .gate = is_gated64(&r->activation) ? l->view : NULL,
                                           .up = l->view + n,
                                           .down = l->view + 2 * n,
                                           .act_f32 = 1};
-    l->shared_set = (struct mote_expert_set){.name = "shared",
-                                             .n_expert = 1,
-                                             .n_ff = s->n_ff_shared,
-                                             .d_model = s->d_model,
-                                             .gate = &l->shared[0].m,
-                                             .up = &l->shared[1].m,
-                                             .down = &l->shared[2].m,
-                                             .act_f32 = 1};
+    l->shared_set =
+        (struct mote_expert_set){.name = "shared",
+                                 .n_expert = 1,
+                                 .n_ff = s->n_ff_shared,
+                                 .d_model = s->d_model,
+                                 .activation = r->shared_activation,
+                                 .gate = is_gated64(&r->shared_activation) ? &l->shared[0].m : NULL,
+                                 .up = &l->shared[1].m,
+                                 .down = &l->shared[2].m,
+                                 .act_f32 = 1};
 }
 
 static inline void layer_free(struct layer *l)
@@ -159,11 +166,6 @@ struct reference {
     double *shared_hidden;
 };
 
-static inline double silu64(double x)
-{
-    return x / (1 + exp(-x));
-}
-
 static inline void reference_row(void *context, int64_t i)
 {
     struct reference *r = context;
@@ -175,14 +177,16 @@ static inline void reference_row(void *context, int64_t i)
         int64_t p = i * s->n_used + k, e = r->in->ids[p];
         double *h = r->hidden + p * s->n_ff;
         for (int64_t f = 0; f < s->n_ff; f++)
-            h[f] = silu64(r->up[0][i * pool + e + f]) * r->up[1][i * pool + e + f];
+            h[f] = activation64(&r->l->recipe.activation, r->up[0][i * pool + e + f],
+                                r->up[1][i * pool + e + f]);
         for (int64_t d = 0; d < s->d_model; d++)
             sum[d] += (double)r->in->weights[p] * dot64(r->l->pool[2].value + (e + d) * s->n_ff, h, s->n_ff);
     }
     if (!s->n_ff_shared) return;
     double *h = r->shared_hidden + i * s->n_ff_shared, weight = 1 / (1 + exp(-(double)r->in->gate[i]));
     for (int64_t f = 0; f < s->n_ff_shared; f++)
-        h[f] = silu64(r->shared_up[0][i * s->n_ff_shared + f]) * r->shared_up[1][i * s->n_ff_shared + f];
+        h[f] = activation64(&r->l->recipe.shared_activation, r->shared_up[0][i * s->n_ff_shared + f],
+                            r->shared_up[1][i * s->n_ff_shared + f]);
     for (int64_t d = 0; d < s->d_model; d++)
         sum[d] += weight * dot64(r->l->shared[2].value + d * s->n_ff_shared, h, s->n_ff_shared);
 }

@@ -120,6 +120,18 @@ static void test_moe(void **state)
     assert_int_equal(sheet.row[1].experts, 8);
     assert_true(sheet.row[0].bytes == 2 * expert + router);
     assert_true(sheet.row[1].bytes == 8 * expert + router);
+
+    sheet.n = 0; /* without a gate: neither its bytes nor its products */
+    options.activation = "relu2";
+    assert_int_equal(mote_bench(&options, &bandwidth, keep, &sheet), MOTE_OK);
+    assert_int_equal(sheet.n, 2);
+    expert = 256.0 * 96 * (4.5 + 8.5) / 8;
+    for (int r = 0; r < 2; r++) {
+        sane(&sheet.row[r], bandwidth);
+        assert_string_equal(sheet.name[r], "8/256/96/2 relu2");
+        assert_true(sheet.row[r].operations == 2.0 * (double)rows[r] * 256 * (2 * 2 * 96 + 8));
+    }
+    assert_true(sheet.row[0].bytes == 2 * expert + router);
     assert_int_equal(mote_mem_global_total(), before);
 }
 
@@ -220,6 +232,9 @@ static void test_refused(void **state)
         o.shape = shapes[i];
         refused(&o, MOTE_ARGUMENT, shapes[i]);
     }
+    o.shape = NULL, o.activation = "gelu";
+    refused(&o, MOTE_ARGUMENT, "'gelu' is not known; there are: swiglu ");
+    o.activation = NULL;
     o.shape = "8/100/96/2"; /* q8_0 is blocks of 32 */
     refused(&o, MOTE_ARGUMENT, "multiples of 32");
     o.shape = "1024/65536/65536/8", o.type = "f32";

@@ -1,5 +1,5 @@
 /* test_cuda_kernels.c: what of CUDA can be tested without a device: the driver's absence is a clear message, the kernel
- * cache (hits, damage, other compilers, unwritable folders), compiler errors; and every unit of cuda/unit_list compiled for
+ * cache (hits, damage, other compilers, unwritable folders), compiler errors, what experts without a gate ask for; and every unit of cuda/unit_list compiled for
  * every architecture, without spills where it is hot, with the registers and shared memory of
  * tests/golden/kernel_usage.txt (MOTE_KERNEL_USAGE=rewrite writes that table). */
 #define _GNU_SOURCE
@@ -14,9 +14,12 @@
 
 #include <cmocka.h>
 
+#include "backend/backend.h"
 #include "base/log.h"
 #include "cuda/compile.h"
+#include "cuda/pack.h"
 #include "cuda/unit_list.h"
+#include "quant/decode.h"
 
 static char cache[] = "/tmp/mote-cache-XXXXXX";
 
@@ -387,6 +390,74 @@ static void test_usage(void **state)
     assert_int_equal(other, 0);
 }
 
+/* ---- experts without a gate ---- */
+
+/* Bytes of what is there alone; programs that have up's kind where a gate's would be, and compile. */
+static void test_ungated(void **state)
+{
+    (void)state;
+    struct mote_matrix up = mote_matrix_view(MOTE_FORMAT_Q4_K, NULL, 96, 256),
+                       down = mote_matrix_view(MOTE_FORMAT_Q8_0, NULL, 256, 96);
+    struct mote_expert_set set = {.name = "exps",
+                                  .n_expert = 1,
+                                  .n_ff = 96,
+                                  .d_model = 256,
+                                  .activation = {.kind = MOTE_ACTIVATION_RELU2},
+                                  .up = &up,
+                                  .down = &down},
+                           gated = set;
+    gated.activation = (struct mote_activation){MOTE_ACTIVATION_SWIGLU_OAI, 7};
+    gated.gate = &up;
+    struct mote_tile_kind kind;
+    size_t bytes, more;
+    assert_int_equal(mote_backend_cuda.expert_bytes(&set, &bytes), MOTE_OK);
+    assert_int_equal(mote_backend_cuda.expert_bytes(&gated, &more), MOTE_OK);
+    assert_int_equal(mote_tile_kind_of(&up, &kind), MOTE_OK);
+    assert_int_equal(more - bytes, mote_tile_matrix_bytes(&kind, 96, 256));
+
+    struct mote_backend_limits limits = {.max_row = 4,
+                                         .d_model = 256,
+                                         .n_ff = 96,
+                                         .n_expert = 1,
+                                         .n_used = 1,
+                                         .n_head = 4,
+                                         .n_head_kv = 4,
+                                         .head_dim = 64,
+                                         .n_rot = 64};
+    struct mote_backend *ahead;
+    assert_int_equal(mote_cuda_ahead_create("sm_90a", &limits, NULL, &ahead), MOTE_OK);
+    set.gate = &up;
+    assert_int_equal(ahead->ops->place_experts(ahead, &set), MOTE_ARGUMENT);
+    assert_says("exps: activation relu2, experts with a gate");
+    set.gate = NULL;
+    if (ahead->ops->place_experts(ahead, &set) != MOTE_OK) fail_msg("%s", mote_error());
+    if (ahead->ops->place_experts(ahead, &gated) != MOTE_OK) fail_msg("%s", mote_error());
+    struct mote_cuda_unit unit[32];
+    size_t n = mote_cuda_ahead_units(ahead, unit, 32);
+    char text[MOTE_TILE_TEXT], names[2][2 * MOTE_TILE_TEXT + 32];
+    mote_tile_kind_text(&kind, text);
+    snprintf(names[0], sizeof names[0], "GATE=%s UP=%s ", text, text);
+    snprintf(names[1], sizeof names[1], "W0=%s W1=%s ", text, text);
+    int n_relu2 = 0, n_oai = 0, has_nvrtc = mote_cuda_nvrtc(&n_oai) == MOTE_OK;
+    n_oai = 0;
+    for (size_t i = 0; i < n && i < 32; i++) {
+        int is_relu2 = strstr(unit[i].define, " ACTIVATION=4 LIMIT=0.00000000f") != NULL,
+            is_oai = strstr(unit[i].define, " ACTIVATION=3 LIMIT=7.00000000f") != NULL;
+        n_relu2 += is_relu2, n_oai += is_oai;
+        if (!is_relu2 && !is_oai) continue;
+        assert_non_null(strstr(unit[i].define, names[strcmp(unit[i].text, "moe_decode.cu") != 0]));
+        struct mote_cubin cubin;
+        if (!has_nvrtc || getenv("MOTE_TEST_SHORT")) continue;
+        if (mote_cubin_make("sm_90a", &unit[i], &cubin) != MOTE_OK) fail_msg("%s", mote_error());
+        mote_cubin_free(&cubin);
+    }
+    assert_int_equal(n_relu2, 2);
+    assert_int_equal(n_oai, 2);
+    ahead->ops->unplace(ahead, set.placed);
+    ahead->ops->unplace(ahead, gated.placed);
+    ahead->ops->destroy(ahead);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -405,8 +476,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_device), cmocka_unit_test(test_cache), cmocka_unit_test(test_unwritable),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_no_device), cmocka_unit_test(test_cache),   cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_usage),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -562,6 +562,13 @@ static void test_memory(void **state)
     assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), bytes);
     ops->unplace(cuda, set.placed);
     assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), 0);
+    set.activation.kind = MOTE_ACTIVATION_RELU2, set.gate = NULL; /* takes no memory for a gate */
+    size_t gated = bytes;
+    must(mote_backend_cuda.expert_bytes(&set, &bytes));
+    assert_true(bytes < gated);
+    must(ops->place_experts(cuda, &set));
+    assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), bytes);
+    ops->unplace(cuda, set.placed);
     struct mote_matrix integers = {.format = MOTE_FORMAT_I32, .n_row = 1, .n_col = 1, .factor = 1};
     struct mote_weight odd = {.name = "odd.weight", .w = integers};
     must_fail(ops->place(cuda, &odd), MOTE_UNSUPPORTED, "odd.weight");

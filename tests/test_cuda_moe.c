@@ -49,8 +49,7 @@ static void memory_free(struct memory *m)
 static struct mote_moe job_of(const struct placed *p, const struct shape *s, const struct memory *m,
                               int64_t row, int64_t n_row)
 {
-    return (struct mote_moe){.activation = MOTE_ACTIVATION_SWIGLU,
-                             .n_row = n_row,
+    return (struct mote_moe){.n_row = n_row,
                              .d_model = s->d_model,
                              .n_used = s->n_used,
                              .x = m->x + row * s->d_model,
@@ -220,7 +219,7 @@ static void test_formats(void **state)
     (void)state;
     need_device();
     static const struct shape small = {4, 2, 512, 256, 256};
-    static struct layer layers[MOTE_FORMAT_COUNT + 8];
+    static struct layer layers[MOTE_FORMAT_COUNT + 9];
     static struct worst worst;
     static const struct recipe mixed[] = {
         PARTS(AFFINE4, AFFINE4, AFFINE6, 64, F16),
@@ -231,6 +230,7 @@ static void test_formats(void **state)
         PARTS(F32, BF16, Q4_K, 64, F16), /* plain ones among tiles */
         PARTS(AFFINE4, AFFINE4, AFFINE4, 128, BF16),
         PARTS(AFFINE8, AFFINE8, AFFINE8, 32, F32),
+        GROUPS(AFFINE4, 128, AFFINE6, 32, AFFINE8, 64, F16), /* bits and groups of their own */
     };
     struct report report;
     mote_rng_seed(&rng, 41);
@@ -242,7 +242,7 @@ static void test_formats(void **state)
         enum mote_format format = (enum mote_format)f;
         if (mote_format_traits(format)->family == MOTE_FAMILY_OTHER) continue;
         if (quick() && f % 4 != 2) continue;
-        struct recipe r = {{format, format, format}, 64, MOTE_FORMAT_F16};
+        struct recipe r = {{format, format, format}, {64, 64, 64}, MOTE_FORMAT_F16};
         layer_make(&rng, &layers[n++], &small, &r);
     }
     for (size_t i = 0; i < sizeof mixed / sizeof *mixed && !quick(); i++)
@@ -337,6 +337,54 @@ static void test_widths(void **state)
     }
     worst_print(&worst, "widths, by gate's format");
     report_end(&report, "widths");
+}
+
+/* Every activation, with and without a gate, in decode, prefill and one product at a time; the shared expert has one of
+ * its own. Widths: gate and up shared by one warp and by four; an up whose second tile of a warp is not there. */
+static void test_activations(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct {
+        struct shape shape;
+        struct recipe recipe;
+    } rows[] = {
+        /* by d_model */
+        {{16, 4, 512, 256, 256}, ALL(Q8_0)},
+        {{16, 4, 512, 96, 352}, ALL(MXFP4)},
+        {{60, 4, 512, 256, 0}, ALL(IQ2_XXS)},
+        {{16, 4, 512, 256, 256}, GROUPS(Q8_0, 32, AFFINE4, 128, AFFINE6, 64, F16)},
+        {{16, 4, 512, 256, 256}, ALL(BF16)},
+        {{8, 2, 2048, 768, 512}, PARTS(Q4_K, Q4_K, Q6_K, 64, F16)},
+    };
+    enum { N = sizeof rows / sizeof *rows, ALL_LAYERS = N * MOTE_ACTIVATION_COUNT };
+    static struct worst worst;
+    static struct layer layers[ALL_LAYERS];
+    struct report report;
+    mote_rng_seed(&rng, 46);
+    report_begin(&report);
+    for (int i = 0, end; i < N; i = end) {
+        struct mote_backend *backend[2];
+        int64_t d_model = rows[i].shape.d_model;
+        int n = 0;
+        if (quick() && d_model > 512) break;
+        for (end = i; end < N && rows[end].shape.d_model == d_model; end++)
+            for (int k = 0; k < MOTE_ACTIVATION_COUNT; k++) {
+                struct recipe r = rows[end].recipe;
+                r.activation = each_activation[k];
+                r.shared_activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
+                if (!quick() || end % 2 == 0) layer_make(&rng, &layers[n++], &rows[end].shape, &r);
+            }
+        open_both(backend, d_model);
+        prepare(backend, layers, n);
+        for (int j = 0; j < n; j++) {
+            check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
+            layer_free(&layers[j]);
+        }
+        close_both(backend);
+    }
+    worst_print(&worst, "activations, by gate's format");
+    report_end(&report, "activations");
 }
 
 /* ---- what else the operation does ---- */
@@ -488,6 +536,16 @@ static void test_refusals(void **state)
         input_free(&in);
         layer_free(&l);
     }
+    /* a gate that the activation does not take, a limit that is none */
+    struct layer odd;
+    struct placed nowhere;
+    layer_make(&rng, &odd, &shape, &recipes[0]);
+    odd.experts.activation.kind = MOTE_ACTIVATION_RELU2;
+    must_fail(layer_place(&odd, backend[0], &nowhere), MOTE_ARGUMENT,
+              "experts: activation relu2, experts with a gate");
+    odd.experts.activation.kind = MOTE_ACTIVATION_SWIGLU_OAI;
+    must_fail(layer_place(&odd, backend[0], &nowhere), MOTE_ARGUMENT, "limit 0");
+    layer_free(&odd);
     /* one format per projection */
     struct layer a, b;
     struct placed placed;
@@ -506,7 +564,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),  cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_widths),   cmocka_unit_test(test_dense_and_hidden),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,10 @@
 /* test_decode_moe.cc: the expert block of few rows (moe_decode.cu) and one product at a time (moe_reference.cu, rows.cu), whole,
  * run on the host by device_emulation.h: held to the decoded weights in float64, and bit for bit to each other: a row alone
- * and in a batch, fused and not, few blocks and many; ids of every kind of crowding, and such as are none.
+ * and in a batch, fused and not, few blocks and many; ids of every kind of crowding, and such as are none; every activation.
  */
+extern "C" {
+#include "activation64.h"
+}
 #include "device_step.h"
 
 #include "cuda/kernels/dot.cuh"
@@ -15,6 +18,8 @@ enum { MOST_PARTS = 2 * 64 * 16 };
 #define DOWN MOTE_CODE_C6, 32, 0, 16, MOTE_ITEM_S8, 0, 0, 0
 #define D_MODEL 256
 #define N_FF 512
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
 #include "decode_moe.h"
 
 /* gate and up differ, one of them with a book; 96 columns are no whole unit */
@@ -24,6 +29,8 @@ enum { MOST_PARTS = 2 * 64 * 16 };
 #define DOWN MOTE_CODE_LUT4, 0, MOTE_TABLE_IQ4NL, 32, MOTE_ITEM_F16, 0, 0, 0
 #define D_MODEL 256
 #define N_FF 96
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
 #include "decode_moe.h"
 
 /* a book in both stages */
@@ -33,6 +40,8 @@ enum { MOST_PARTS = 2 * 64 * 16 };
 #define DOWN GATE
 #define D_MODEL 256
 #define N_FF 256
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
 #include "decode_moe.h"
 
 /* rows that do not fit into shared memory, unevenly shared by four warps; half of gate_up's tiles are not there */
@@ -42,6 +51,65 @@ enum { MOST_PARTS = 2 * 64 * 16 };
 #define DOWN GATE
 #define D_MODEL 2592
 #define N_FF 32
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
+#include "decode_moe.h"
+
+/* ---- other activations ---- */
+
+#define Q8_0 MOTE_CODE_C8, 0, 0, 32, MOTE_ITEM_F16, 0, 0, 0
+#define MXFP4 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+
+#define KERNELS clamped
+#define GATE Q8_0
+#define UP GATE
+#define DOWN GATE
+#define D_MODEL 256
+#define N_FF 96
+#define ACTIVATION SWIGLU_CLAMPED
+#define LIMIT 0.75f
+#include "decode_moe.h"
+
+#define KERNELS step
+#define GATE MOTE_CODE_C4, 8, 0, 32, MOTE_ITEM_F16, 0, 0, 0
+#define UP Q8_0
+#define DOWN UP
+#define D_MODEL 256
+#define N_FF 96
+#define ACTIVATION SWIGLU_STEP
+#define LIMIT 0.5f
+#include "decode_moe.h"
+
+#define KERNELS oai
+#define GATE Q8_0
+#define UP GATE
+#define DOWN MXFP4
+#define D_MODEL 256
+#define N_FF 96
+#define ACTIVATION SWIGLU_OAI
+#define LIMIT 0.625f
+#include "decode_moe.h"
+
+/* no gate: a block of two warps, fewer than rows that share a pass */
+#define KERNELS relu2
+#define GATE Q8_0
+#define UP GATE
+#define DOWN MXFP4
+#define D_MODEL 256
+#define N_FF 96
+#define ACTIVATION RELU2
+#define LIMIT 0.0f
+#include "decode_moe.h"
+
+/* no gate, a book, columns shared by two warps; half of gate_up's tiles are not there */
+#define KERNELS relu2_iq2_xxs
+#define GATE MOTE_CODE_IQ2XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -3, 0
+#define UP GATE
+#define DOWN Q8_0
+#define D_MODEL 1024
+#define N_FF 32
+#define ACTIVATION RELU2
+#define LIMIT 0.0f
 #include "decode_moe.h"
 
 enum { EXPERTS = 5, USED = 2, BASE = 3 };
@@ -54,6 +122,8 @@ template <class K> static void make_experts(experts *set, const enum mote_format
 {
     for (int e = 0; e < EXPERTS; e++)
         for (int p = 0; p < 3; p++) {
+            set->slot[e * 3 + p] = 0; /* of a gate that nobody may look at */
+            if (p == 0 && !is_gated64(&K::activation)) continue;
             set->of[e][p] = p == 2 ? make_weights(format[p], K::d_model, K::n_ff, K::bytes[p])
                                    : make_weights(format[p], K::n_ff, K::d_model, K::bytes[p]);
             set->slot[e * 3 + p] = (u64)(uintptr_t)set->of[e][p].tiles.at;
@@ -105,7 +175,8 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
     result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff), {}};
     array<float> gate((size_t)(n_pair * K::n_ff), -77), up = gate, hidden = gate,
                                                         product((size_t)(n_pair * K::d_model), -77);
-    launch((K::n_ff + 15) / 16, pair_blocks, K::up_split * 32, [&] {
+    bool has_gate = is_gated64(&K::activation);
+    if (has_gate) launch((K::n_ff + 15) / 16, pair_blocks, K::up_split * 32, [&] {
         K::gate(b.slot, EXPERTS, 0, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, gate.at, K::n_ff,
                 &to.fault);
     });
@@ -113,7 +184,7 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
         K::up(b.slot, EXPERTS, 1, b.the_ids(), x.view(), n_pair, b.n_used, 1, 0, up.at, K::n_ff, &to.fault);
     });
     launch((unsigned)n_pair, 1, 256,
-           [&] { activate(gate.at, up.at, K::n_ff, to.h.unit, b.base, hidden.at, to.h.view()); });
+           [&] { activate(K::activation.kind, K::activation.limit, has_gate ? gate.at : NULL, up.at, K::n_ff, to.h.unit, b.base, hidden.at, to.h.view()); });
     launch((K::d_model + 15) / 16, pair_blocks, K::down_split * 32, [&] {
         K::down(b.slot, EXPERTS, 2, b.the_ids(), to.h.view(), n_pair, b.n_used, 0, b.base, product.at,
                 K::d_model, &to.fault);
@@ -124,7 +195,8 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
     for (long i = 0; i < (long)hidden.n; i++) { /* what is quantised is what is handed out */
         int pair = (int)(i / K::n_ff), c = (int)(i % K::n_ff);
         double scale = (double)to.h.scale[((long)(b.base + pair) * to.h.unit * 4 + c / 32)];
-        assert_true(fabs(to.h.value(b.base + pair, c) - (double)hidden[i]) <= 0.51 * scale);
+        double value = to.h.value(b.base + pair, c), given = (double)hidden[i];
+        assert_true(isnan(given) ? isnan(value) : fabs(value - given) <= 0.51 * scale);
     }
     return to;
 }
@@ -164,8 +236,8 @@ static void check_value(const char *what, const experts &set, const block &b, co
             double mix = !b.mix.n ? 1 : b.squash ? 1 / (1 + exp(-(double)b.mix[p])) : (double)b.mix[p];
             array<float> hidden((size_t)K::n_ff);
             for (int f = 0; f < K::n_ff; f++) {
-                double gate = w[0].product(f, x.at), up = w[1].product(f, x.at);
-                hidden[f] = (float)(gate / (1 + exp(-gate)) * up);
+                double gate = is_gated64(&K::activation) ? w[0].product(f, x.at) : 0;
+                hidden[f] = (float)activation64(&K::activation, gate, w[1].product(f, x.at));
             }
             for (int r = 0; r < K::d_model; r++) want[r] += mix * w[2].product(r, hidden.at);
         }
@@ -290,6 +362,63 @@ static void test_wide(void **state)
     check_block<wide::kind>(format, "Q4_0, wide", 3, true);
 }
 
+/* A NaN in a row of x is in all of its results and in no other row's, whatever limits there are. */
+template <class K> static void check_nan(const experts &set)
+{
+    block b = routed<K>(set, 3, false, [](int row, int s) { return row + s; });
+    b.x[K::d_model + 3] = NAN;
+    for (int is_fused = 0; is_fused < 2; is_fused++) {
+        result got = is_fused ? fused<K>(b, K::ff_pad / 32) : unfused<K>(b, 3);
+        for (int i = 0; i < 3 * K::d_model; i++)
+            assert_int_equal(got.y[i] != got.y[i], i / K::d_model == 1);
+    }
+}
+
+template <class K> static void check_activation(const enum mote_format format[3])
+{
+    const char *name = mote_activation_traits(K::activation.kind)->name;
+    experts set;
+    check_block<K>(format, name, 6, true);
+    make_experts<K>(&set, format);
+    check_nan<K>(set);
+}
+
+static void test_activations(void **state)
+{
+    (void)state;
+    static const enum mote_format q8_0[] = {MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0},
+                                  mixed[] = {MOTE_FORMAT_Q4_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0},
+                                  to_mxfp4[] = {MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_MXFP4},
+                                  iq2_xxs[] = {MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_IQ2_XXS, MOTE_FORMAT_Q8_0};
+    check_activation<clamped::kind>(q8_0);
+    check_activation<step::kind>(mixed);
+    check_activation<oai::kind>(to_mxfp4);
+    check_activation<relu2::kind>(to_mxfp4);
+    check_activation<relu2_iq2_xxs::kind>(iq2_xxs);
+}
+
+/* The device's list is activation.h's; its arithmetic, on and off every limit, and what a NaN does. */
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    static_assert((int)SWIGLU == MOTE_ACTIVATION_SWIGLU && (int)SWIGLU_CLAMPED == MOTE_ACTIVATION_SWIGLU_CLAMPED &&
+                      (int)SWIGLU_STEP == MOTE_ACTIVATION_SWIGLU_STEP &&
+                      (int)SWIGLU_OAI == MOTE_ACTIVATION_SWIGLU_OAI && (int)RELU2 == MOTE_ACTIVATION_RELU2 &&
+                      MOTE_ACTIVATION_COUNT == 5,
+                  "expert.cuh and activation.h have other orders");
+    for (const struct mote_activation &a : each_activation) {
+        assert_int_equal(is_gated(a.kind), mote_activation_traits(a.kind)->is_gated);
+        for (int i = -40; i <= 40; i++)
+            for (int j = -40; j <= 40; j++) {
+                float g = (float)i / 8, u = (float)j / 8;
+                double want = activation64(&a, (double)g, (double)u);
+                assert_true(fabs((double)activation(a.kind, a.limit, g, u) - want) <= 1e-6 * fabs(want));
+            }
+        assert_true(isnan(activation(a.kind, a.limit, 1, NAN)));
+        assert_int_equal(isnan(activation(a.kind, a.limit, NAN, 1)), is_gated(a.kind));
+    }
+}
+
 static int end(void **state)
 {
     (void)state;
@@ -301,6 +430,7 @@ int main(void)
 {
     mote_rng_seed(&rng, 7);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_k_quants), cmocka_unit_test(test_mixed),
-                                       cmocka_unit_test(test_iq2_xxs), cmocka_unit_test(test_wide)};
+                                       cmocka_unit_test(test_iq2_xxs), cmocka_unit_test(test_wide),
+                                       cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_activations)};
     return cmocka_run_group_tests(tests, NULL, end);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "activation64.h"
 #include "backend/backend.h"
 #include "base/rng.h"
 #include "quant/decode.h"
@@ -123,14 +124,20 @@ static void dense(const struct mote_matrix *w, const double *x, double *y)
     free(row);
 }
 
+/* h = activation(gate x, up x); up: scratch, both [n_ff] */
+static void hidden_of(const struct mote_expert_set *set, int32_t e, const double *x, double *h, double *up)
+{
+    if (set->gate) dense(&set->gate[e], x, h);
+    dense(&set->up[e], x, up);
+    for (int64_t i = 0; i < set->n_ff; i++) h[i] = activation64(&set->activation, h[i], up[i]);
+}
+
 static void add_expert(const struct mote_expert_set *set, int32_t e, const double *x, double weight,
                        double *y)
 {
     double *gate = malloc((size_t)set->n_ff * sizeof *gate), *up = malloc((size_t)set->n_ff * sizeof *up),
            *out = malloc((size_t)set->d_model * sizeof *out);
-    dense(&set->gate[e], x, gate);
-    dense(&set->up[e], x, up);
-    for (int64_t i = 0; i < set->n_ff; i++) gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
+    hidden_of(set, e, x, gate, up);
     dense(&set->down[e], gate, out);
     for (int64_t i = 0; i < set->d_model; i++) y[i] += weight * out[i];
     free(gate);
@@ -202,7 +209,6 @@ static void input_free(struct input *in)
 static struct mote_moe job_of(const struct block *b, const struct input *in, float *y)
 {
     return (struct mote_moe){
-        .activation = MOTE_ACTIVATION_SWIGLU,
         .n_row = in->n_row,
         .d_model = b->shape.d_model,
         .n_used = b->shape.n_used,
@@ -332,6 +338,41 @@ static void test_formats(void **state)
     backends_free(backend);
 }
 
+/* Every activation; the shared expert has one of its own. Without a gate there is nothing to read. */
+static void test_activations(void **state)
+{
+    (void)state;
+    static const struct shape shape = {5, 2, 256, 256, 256};
+    static const struct {
+        enum mote_format format[3];
+        int act_f32;
+        double budget;
+    } rows[] = {{{MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16}, 1, 1e-11},
+                {{MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0}, 0, 4e-4},
+                {{MOTE_FORMAT_MXFP4, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K}, 0, 4e-4}};
+    mote_rng_seed(&rng, 27);
+    struct mote_backend *backend[VARIANTS];
+    backends_make(&shape, backend);
+    for (int k = 0; k < MOTE_ACTIVATION_COUNT; k++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            struct block b;
+            block_make(&b, &shape, rows[r].format[0], rows[r].format[1], rows[r].format[2], rows[r].act_f32);
+            b.experts.activation = each_activation[k];
+            b.shared.activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
+            if (!is_gated64(&b.experts.activation)) b.experts.gate = NULL;
+            if (!is_gated64(&b.shared.activation)) b.shared.gate = NULL;
+            assert_int_equal(backend[0]->ops->place_experts(backend[0], &b.experts), MOTE_OK);
+            for (int64_t n = 1; n <= 14; n += 13) {
+                struct input in;
+                input_make(&in, &shape, n, RANDOM);
+                check(backend, &b, &in, rows[r].budget);
+                input_free(&in);
+            }
+            block_free(&b);
+        }
+    backends_free(backend);
+}
+
 /* Experts of one layer in different formats. */
 static void test_mixed_experts(void **state)
 {
@@ -407,9 +448,7 @@ static void test_dense_and_hidden(void **state)
         for (int c = 0; c < 64; c++) x[c] = in.x[i * 64 + c];
         add_expert(&b.shared, 0, x, 1, expected);
         assert_true(error_of(y + i * 64, expected, 64) < 1e-11);
-        dense(&b.shared.gate[0], x, gate);
-        dense(&b.shared.up[0], x, up);
-        for (int f = 0; f < 96; f++) gate[f] = gate[f] / (1 + exp(-gate[f])) * up[f];
+        hidden_of(&b.shared, 0, x, gate, up);
         assert_true(error_of(shared + i * 96, gate, 96) < 1e-11);
     }
     backend->ops->destroy(backend);
@@ -425,9 +464,7 @@ static void test_dense_and_hidden(void **state)
             for (int k = 0; k < 3; k++) {
                 int32_t e = in.ids[i * 3 + k];
                 for (int c = 0; c < 64; c++) x[c] = in.x[i * 64 + c];
-                dense(&b.experts.gate[e], x, gate);
-                dense(&b.experts.up[e], x, up);
-                for (int f = 0; f < 32; f++) gate[f] = gate[f] / (1 + exp(-gate[f])) * up[f];
+                hidden_of(&b.experts, e, x, gate, up);
                 assert_true(error_of(hidden + (i * 3 + k) * 32, gate, 32) < 1e-11);
             }
         backend->ops->destroy(backend);
@@ -459,6 +496,11 @@ static void test_refusals(void **state)
     assert_int_equal(backend->ops->moe(backend, &job), MOTE_ARGUMENT);
     job.n_row = 0;
     assert_int_equal(backend->ops->moe(backend, &job), MOTE_ARGUMENT);
+    job.n_row = 3;
+    b.experts.gate = NULL; /* with SwiGLU */
+    assert_int_equal(backend->ops->moe(backend, &job), MOTE_ARGUMENT);
+    assert_int_equal(backend->ops->place_experts(backend, &b.experts), MOTE_ARGUMENT);
+    assert_non_null(strstr(mote_error(), "experts: activation swiglu, experts without a gate"));
     struct mote_matrix integers = {.format = MOTE_FORMAT_I32, .n_row = 1, .n_col = 1, .factor = 1};
     struct mote_weight weight = {.name = "odd.weight", .w = integers};
     assert_int_equal(backend->ops->place(backend, &weight), MOTE_UNSUPPORTED);
@@ -474,6 +516,7 @@ int main(void)
         cmocka_unit_test(test_shapes),           cmocka_unit_test(test_formats),
         cmocka_unit_test(test_mixed_experts),    cmocka_unit_test(test_row_alone),
         cmocka_unit_test(test_dense_and_hidden), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

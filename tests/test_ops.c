@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "activation64.h"
 #include "base/float_bits.h"
 #include "base/rng.h"
 #include "cpu/kernel.h"
@@ -123,42 +124,73 @@ static void rope(const struct mote_cpu_kernels *k)
     }
 }
 
-static void swiglu(const struct mote_cpu_kernels *k)
+/* exp: 2 ulp; 1 + e, quotient, three products, u + 1: half an ulp each, and what rounding of 1.702 g does to exp.
+ * Below 2^-126 exp may be 0. */
+static double activation_bound(double g, double u, double want)
+{
+    return (9 + 2 * fabs(g)) * eps * fabs(want) + 0x1p-126 * fabs(g) * (fabs(u) + 1) + 0x1p-149;
+}
+
+static void activate_kind(const struct mote_cpu_kernels *k, const struct mote_activation *a)
 {
     struct mote_rng rng;
     mote_rng_seed(&rng, 3);
+    float limit = a->limit;
+    void (*activate)(const float *, const float *, float, int64_t, float *) = k->activate[a->kind];
     for (int s = 0; s < N_SIZE; s++) {
         int64_t n = sizes[s];
         float *gate = normals(&rng, n, s % 2 ? 1 : 40), *up = normals(&rng, n, 1), *out = guarded(n);
-        k->swiglu(gate, up, n, out);
+        const float *given = is_gated64(a) ? gate : NULL;
+        activate(given, up, limit, n, out);
         for (int64_t i = 0; i < n; i++) {
-            double want = gate[i] / (1 + exp(-(double)gate[i])) * up[i];
-            /* exp: 2 ulp; 1 + e, quotient, two products: half an ulp each. Below 2^-126 exp may be 0. */
-            check(out[i], want, 8 * eps * fabs(want) + 0x1p-126 * fabs(gate[i] * (double)up[i]) + 0x1p-149);
+            double want = activation64(a, gate[i], up[i]);
+            check(out[i], want, activation_bound(is_gated64(a) ? gate[i] : 0, up[i], want));
         }
-        k->swiglu(gate, up, n, gate); /* in place */
-        assert_memory_equal(gate, out, (size_t)n * sizeof *out);
+        float *in_place = s % 3 ? gate : up;
+        activate(given, up, limit, n, in_place);
+        assert_memory_equal(in_place, out, (size_t)n * sizeof *out);
         release(gate, n), release(up, n), release(out, n);
     }
     /* The sigmoid's tails, finely: gate from -104 to 104. */
     int64_t n = 1 << 16;
     float *gate = guarded(n), *up = guarded(n), *out = guarded(n);
     for (int64_t i = 0; i < n; i++) gate[i] = (float)(-104 + 208.0 * (double)i / (double)n), up[i] = 1;
-    k->swiglu(gate, up, n, out);
+    activate(gate, up, limit, n, out);
     for (int64_t i = 0; i < n; i++) {
-        double want = gate[i] / (1 + exp(-(double)gate[i]));
-        check(out[i], want, 7 * eps * fabs(want) + 0x1p-126 * fabs(gate[i]) + 0x1p-149);
+        double want = activation64(a, gate[i], up[i]);
+        check(out[i], want, activation_bound(gate[i], up[i], want));
     }
-    static const float special[9] = {0, -0.0f, 1e30f, -1e30f, INFINITY, NAN, -3e38f, 3e38f, -1000};
-    memcpy(gate, special, sizeof special);
-    up[7] = 0.5f;
-    k->swiglu(gate, up, 9, out);
+    /* A NaN among numbers stays one, and stays alone. */
+    for (int side = !is_gated64(a); side < 2; side++)
+        for (int at = 0; at < 9; at++) {
+            for (int i = 0; i < 9; i++) gate[i] = up[i] = 2;
+            (side ? up : gate)[at] = NAN;
+            activate(gate, up, limit, 9, out);
+            for (int i = 0; i < 9; i++) assert_true(isnan(out[i]) == (i == at));
+        }
+    release(gate, n), release(up, n), release(out, n);
+}
+
+static void activate(const struct mote_cpu_kernels *k)
+{
+    for (int kind = 0; kind < MOTE_ACTIVATION_COUNT; kind++) activate_kind(k, &each_activation[kind]);
+
+    float out[9], up[9] = {1, 1, 1, 1, 1, 1, 1, 0.5f, 1};
+    static const float gate[9] = {0, -0.0f, 1e30f, -1e30f, INFINITY, NAN, -3e38f, 3e38f, -1000};
+    k->activate[MOTE_ACTIVATION_SWIGLU](gate, up, 0, 9, out);
     assert_true(out[0] == 0 && out[1] == 0 && out[3] == 0 && out[6] == 0 && out[8] == 0);
     assert_true(out[2] == 1e30f && out[4] == INFINITY && out[7] == 1.5e38f && isnan(out[5]));
-    up[0] = NAN;
-    k->swiglu(gate, up, 1, out);
-    assert_true(isnan(out[0]));
-    release(gate, n), release(up, n), release(out, n);
+    /* Limits hold what would overflow: silu(7), a sigmoid of 1, whatever is clipped. */
+    static const float large[4] = {INFINITY, 3e38f, 7, -INFINITY};
+    float one[4] = {INFINITY, 3e38f, INFINITY, 3e38f};
+    k->activate[MOTE_ACTIVATION_SWIGLU_STEP](large, one, 7, 3, out);
+    assert_true(out[0] == 49 && out[1] == 49 && out[2] > 48.9f && out[2] < 49);
+    k->activate[MOTE_ACTIVATION_SWIGLU_CLAMPED](large, one, 7, 3, out);
+    assert_true(out[0] == out[2] && out[1] == out[2] && out[2] > 48.9f && out[2] < 49);
+    k->activate[MOTE_ACTIVATION_SWIGLU_OAI](large, one, 7, 3, out);
+    assert_true(out[0] == out[2] && out[1] == out[2] && out[2] > 55.9f && out[2] <= 56);
+    k->activate[MOTE_ACTIVATION_RELU2](NULL, large, 0, 4, out);
+    assert_true(out[0] == INFINITY && out[1] == INFINITY && out[2] == 49 && out[3] == 0);
 }
 
 static void axpy(const struct mote_cpu_kernels *k)
@@ -251,15 +283,42 @@ static void kv_store(const struct mote_cpu_kernels *k)
     }
 OP(rms_norm)
 OP(rope)
-OP(swiglu)
+OP(activate)
 OP(axpy)
 OP(kv_store)
+
+static void test_activation_names(void **state)
+{
+    (void)state;
+    struct mote_activation a;
+    for (int kind = 0; kind < MOTE_ACTIVATION_COUNT; kind++) {
+        const struct mote_activation_traits *t = mote_activation_traits((enum mote_activation_kind)kind);
+        assert_int_equal(each_activation[kind].kind, kind);
+        assert_int_equal(mote_activation_find(t->name, &a), MOTE_OK);
+        assert_int_equal(a.kind, kind);
+        assert_true(a.limit == t->limit);
+        assert_int_equal(t->is_gated, is_gated64(&a));
+        assert_int_equal(mote_activation_check(&a, t->is_gated), MOTE_OK);
+        assert_int_equal(mote_activation_check(&a, !t->is_gated), MOTE_ARGUMENT);
+        assert_non_null(strstr(mote_error(), t->is_gated ? "without a gate" : "with a gate"));
+        static const float none[] = {0, -7, NAN, INFINITY};
+        for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+            a.limit = none[i];
+            assert_int_equal(mote_activation_check(&a, t->is_gated), t->limit > 0 ? MOTE_ARGUMENT : MOTE_OK);
+        }
+    }
+    assert_int_equal(mote_activation_find("swiglu_", &a), MOTE_ARGUMENT);
+    assert_non_null(strstr(mote_error(), "there are: swiglu swiglu_clamped"));
+    a.kind = MOTE_ACTIVATION_COUNT;
+    assert_int_equal(mote_activation_check(&a, 1), MOTE_ARGUMENT);
+}
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_rope),     cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_axpy),     cmocka_unit_test(test_kv_store),
+        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_activate), cmocka_unit_test(test_axpy),
+        cmocka_unit_test(test_kv_store), cmocka_unit_test(test_activation_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

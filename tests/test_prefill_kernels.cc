@@ -1,6 +1,6 @@
 /* test_prefill_kernels.cc: the prefill kernels of the device (those without wgmma; with it: test_prefill_wgmma.cc), whole, run on the host by
  * device_emulation.h: a matrix with bias and residual, an expert block with experts of one and of several pieces and one
- * that nobody chose; held to products of the decoded weights in float64.
+ * that nobody chose, every activation; held to products of the decoded weights in float64.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,6 +15,7 @@ extern "C" {
 
 #include "base/error.h"
 #include "base/float_bits.h"
+#include "activation64.h"
 #include "base/rng.h"
 #include "cuda/pack.h"
 #include "quant/decode.h"
@@ -34,10 +35,36 @@ extern "C" {
 #define H_BF16 0
 #endif
 
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
 #include "cuda/kernels/prefill_down.cu"
 #include "cuda/kernels/prefill_gate_up.cu"
 #include "cuda/kernels/prefill_linear.cu"
 #include "cuda/kernels/prefill_step.cu"
+
+/* the first half with the other activations */
+#undef ACTIVATION
+#undef LIMIT
+#define KERNELS clamped
+#define ACTIVATION SWIGLU_CLAMPED
+#define LIMIT 0.75f
+#include "prefill_activation.h"
+
+#define KERNELS step
+#define ACTIVATION SWIGLU_STEP
+#define LIMIT 0.5f
+#include "prefill_activation.h"
+
+#define KERNELS oai
+#define ACTIVATION SWIGLU_OAI
+#define LIMIT 0.625f
+#include "prefill_activation.h"
+
+#define KERNELS relu2
+#define ACTIVATION RELU2
+#define LIMIT 0.0f
+#define WITHOUT_GATE
+#include "prefill_activation.h"
 
 static struct mote_rng rng;
 
@@ -300,6 +327,56 @@ static void test_moe(void **state)
     sum.check("expert block", 2 * MOST);
 }
 
+/* ---- activations ---- */
+
+/* h of every row by a shared expert, as the half-precision numbers that down reads: in their order, zeros behind the last
+ * column, nothing behind the last row. */
+template <class K> static void check_hidden(const matrix &gate, const matrix &up)
+{
+    const struct mote_activation &a = K::activation;
+    int has_gate = is_gated64(&a);
+    u64 slot[3] = {has_gate ? (u64)(uintptr_t)gate.tiles.at : 0, (u64)(uintptr_t)up.tiles.at, 0};
+    array<float> x((size_t)TOKENS * COLS), scale(TOKENS);
+    array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)(TOKENS + 1) * KP, 0x5555);
+    for (float &v : x) v = normal();
+    run((TOKENS + 3) / 4, 1, 1024, prefill_convert,
+        Convert{x.data(), halves.data(), scale.data(), TOKENS, COLS, X_BF16});
+    typename K::job job = {{slot, NULL, NULL, NULL, TOKENS}, halves.data(), scale.data(), h.data(), FF, KP};
+    unsigned rows = has_gate ? 128 : 256;
+    run((KP + rows - 1) / rows, (TOKENS + WIDTH - 1) / WIDTH, 256, +K::kernel, job);
+    error_sum sum = {};
+    int at_limit = 0;
+    for (int i = 0; i < TOKENS; i++)
+        for (int p = 0; p < KP; p++) {
+            int c = p / 32 * 32 + prefill_column(p % 32);
+            u16 half = h[(size_t)(i * KP + p)];
+            if (c >= FF) {
+                assert_int_equal(half, 0);
+                continue;
+            }
+            double got = H_BF16 ? (double)mote_bf16_f32(half) : (double)mote_f16_f32(half) / (double)HIDDEN_DOWN;
+            double g = has_gate ? product(gate, c, &x[(size_t)i * COLS]) : 0,
+                   u = product(up, c, &x[(size_t)i * COLS]);
+            at_limit += fabs(u) > (double)a.limit;
+            sum.add(got, activation64(&a, g, u));
+        }
+    for (int p = 0; p < KP; p++) assert_int_equal(h[(size_t)(TOKENS * KP + p)], 0x5555);
+    assert_true(!has_gate || (at_limit > TOKENS * FF / 10 && at_limit < TOKENS * FF * 9 / 10));
+    sum.check(mote_activation_traits(a.kind)->name, 2 * MOST);
+}
+
+static void test_activations(void **state)
+{
+    (void)state;
+    matrix gate = make_matrix(FORMAT0, FF, Tile<W0, COLS>::BYTES),
+           up = make_matrix(FORMAT1, FF, Tile<W1, COLS>::BYTES);
+    check_hidden<relu2::kind>(gate, up);
+    check_hidden<step::kind>(gate, up);
+    if (getenv("MOTE_TEST_SHORT")) return;
+    check_hidden<clamped::kind>(gate, up);
+    check_hidden<oai::kind>(gate, up);
+}
+
 static int end(void **state)
 {
     (void)state;
@@ -310,6 +387,6 @@ static int end(void **state)
 int main(void)
 {
     mote_rng_seed(&rng, 3);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_moe)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_moe), cmocka_unit_test(test_activations)};
     return cmocka_run_group_tests(tests, NULL, end);
 }

@@ -35,12 +35,14 @@ struct moe_layer {
 struct moe_bench {
     const struct mote_bench_job *job;
     struct moe_shape shape;
+    struct mote_activation activation;
+    int n_wide; /* matrices of an expert that read x: gate and up, or up */
     struct mote_routing routing;
     enum mote_format format, down_format;
     struct mote_row_pool wide, narrow; /* rows of gate and up, rows of down */
     size_t expert_bytes, router_bytes;
     int64_t n_layer, most;      /* most: rows of the largest run */
-    uint8_t *weights;           /* [n_layer][n_expert] gate, up, down */
+    uint8_t *weights;           /* [n_layer] gate (where there is one), up, down, each [n_expert] */
     float *router;              /* [n_layer][n_expert][d_model] */
     struct mote_matrix *matrix; /* [n_layer][3][n_expert] */
     struct moe_layer *layer;    /* [n_layer] */
@@ -99,8 +101,8 @@ static int on_device(const struct moe_bench *bench)
 static mote_status plan_layers(struct moe_bench *bench)
 {
     const struct moe_shape *s = &bench->shape;
-    bench->expert_bytes =
-        2 * mote_row_pool_bytes(&bench->wide, s->n_ff) + mote_row_pool_bytes(&bench->narrow, s->d_model);
+    bench->expert_bytes = (size_t)bench->n_wide * mote_row_pool_bytes(&bench->wide, s->n_ff) +
+                          mote_row_pool_bytes(&bench->narrow, s->d_model);
     bench->router_bytes = (size_t)s->n_expert * (size_t)s->d_model * sizeof(float);
     size_t layer = bench->expert_bytes * (size_t)s->n_expert, all;
     bench->n_layer = (int64_t)((on_device(bench) ? device_cold : MOTE_BENCH_COLD) / layer) + 1;
@@ -140,20 +142,23 @@ static mote_status draw_layers(struct moe_bench *bench)
     mote_rng_seed(&rng, 11);
     size_t wide = n_expert * mote_row_pool_bytes(&bench->wide, s->n_ff);
     for (int64_t l = 0; l < bench->n_layer; l++) {
-        uint8_t *memory = bench->weights + (size_t)l * n_expert * bench->expert_bytes;
+        uint8_t *gate = bench->weights + (size_t)l * n_expert * bench->expert_bytes,
+                *up = gate + (size_t)(bench->n_wide - 1) * wide, *down = up + wide;
         float *router = bench->router + l * s->n_expert * s->d_model;
         /* Inputs have variance 1, and logits then too. */
         mote_bench_normals((uint64_t)(100 + l), 1 / sqrt((double)s->d_model), s->n_expert * s->d_model,
                            router);
         struct moe_layer *layer = &bench->layer[l];
-        layer->experts = (struct mote_expert_set){.name = "experts of the benchmark",
-                                                  .n_expert = (int32_t)s->n_expert,
-                                                  .n_ff = s->n_ff,
-                                                  .d_model = s->d_model,
-                                                  .gate = draw_part(bench, &rng, l, 0, memory),
-                                                  .up = draw_part(bench, &rng, l, 1, memory + wide),
-                                                  .down = draw_part(bench, &rng, l, 2, memory + 2 * wide),
-                                                  .act_f32 = bench->job->act_f32};
+        layer->experts =
+            (struct mote_expert_set){.name = "experts of the benchmark",
+                                     .n_expert = (int32_t)s->n_expert,
+                                     .n_ff = s->n_ff,
+                                     .d_model = s->d_model,
+                                     .activation = bench->activation,
+                                     .gate = up == gate ? NULL : draw_part(bench, &rng, l, 0, gate),
+                                     .up = draw_part(bench, &rng, l, 1, up),
+                                     .down = draw_part(bench, &rng, l, 2, down),
+                                     .act_f32 = bench->job->act_f32};
         layer->router = (struct mote_weight){
             .name = "router of the benchmark",
             .w = {.format = MOTE_FORMAT_F32,
@@ -215,8 +220,7 @@ static mote_status start_block(struct moe_bench *bench, int64_t run)
     const struct moe_layer *layer = layer_of(bench, run);
     const float *x = input_of(bench, run);
     TRY(route(bench, layer, x));
-    struct mote_moe moe = {.activation = MOTE_ACTIVATION_SWIGLU,
-                           .n_row = bench->n_x,
+    struct mote_moe moe = {.n_row = bench->n_x,
                            .d_model = bench->shape.d_model,
                            .n_used = (int32_t)bench->shape.n_used,
                            .x = x,
@@ -305,7 +309,7 @@ static mote_status bench_rows(struct moe_bench *bench, int64_t n_x, const int32_
         .rows = n_x,
         .bytes = experts * (double)bench->expert_bytes + (double)bench->router_bytes,
         .operations = 2.0 * (double)n_x * (double)s->d_model *
-                      (3.0 * (double)s->n_used * (double)s->n_ff + (double)s->n_expert),
+                      ((1.0 + bench->n_wide) * (double)s->n_used * (double)s->n_ff + (double)s->n_expert),
         .experts = (int64_t)(experts + 0.5),
     };
     TRY(time_block(bench, &row));
@@ -402,11 +406,14 @@ static void take_down(struct moe_bench *bench)
 }
 
 static mote_status bench_format(const struct mote_bench_job *job, const struct moe_shape *shape,
-                                enum mote_format format, const int64_t *rows, size_t n_rows)
+                                const struct mote_activation *activation, enum mote_format format,
+                                const int64_t *rows, size_t n_rows)
 {
     struct moe_bench bench = {
         .job = job,
         .shape = *shape,
+        .activation = *activation,
+        .n_wide = 1 + mote_activation_traits(activation->kind)->is_gated,
         .format = format,
         /* As `mote synth` and others do: blocks of 256 do not divide every expert width. */
         .down_format = shape->n_ff % mote_format_traits(format)->block_elems ? MOTE_FORMAT_Q8_0 : format,
@@ -439,15 +446,21 @@ mote_status mote_bench_moe(const struct mote_bench_job *job)
     static const int64_t default_rows[] = {1, 8, 64, 256};
     enum mote_format format[MOTE_FORMAT_COUNT];
     struct moe_shape shape;
+    struct mote_activation activation = {MOTE_ACTIVATION_SWIGLU, 0};
     const int64_t *rows;
     size_t n_rows;
     int n_format;
     TRY(read_shape(job->options->shape, &shape));
+    if (job->options->activation) {
+        TRY(mote_activation_find(job->options->activation, &activation));
+        size_t end = strlen(shape.name);
+        snprintf(shape.name + end, sizeof shape.name - end, " %s", job->options->activation);
+    }
     TRY(mote_bench_formats(job, format, &n_format));
     TRY(mote_bench_rows(job, default_rows, sizeof default_rows / sizeof *default_rows, &rows, &n_rows));
     TRY(mote_bench_start(job));
     for (int f = 0; f < n_format; f++) {
-        mote_status status = bench_format(job, &shape, format[f], rows, n_rows);
+        mote_status status = bench_format(job, &shape, &activation, format[f], rows, n_rows);
         /* Of all formats, those that fit. */
         if (status == MOTE_MEMORY && !job->options->type) {
             mote_log(MOTE_LOG_WARNING, "%s", mote_error());

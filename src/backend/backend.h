@@ -19,6 +19,7 @@
 
 #include "base/mem.h"
 #include "cpu/act.h"
+#include "cpu/activation.h"
 #include "cpu/kernel.h"
 #include "quant/format.h"
 
@@ -35,13 +36,16 @@ struct mote_weight {
     void *placed;         /* the backend's own (device copy); NULL on the CPU, which reads the view */
 };
 
-/* The experts of a layer: y = down(act(gate(x)) * up(x)). Formats may differ from expert to expert. */
+/* The experts of a layer: y = down(activation(gate(x), up(x))). Formats may differ from projection to projection and
+ * from expert to expert. The activation is the set's: layers, and a layer's shared expert, may have their own. */
 struct mote_expert_set {
     const char *name; /* for messages: "blk.3.ffn_*_exps" */
     int32_t n_expert; /* 0: there are none */
     int64_t n_ff, d_model;
-    const struct mote_matrix *gate, *up; /* [n_expert] of [n_ff][d_model] */
-    const struct mote_matrix *down;      /* [n_expert] of [d_model][n_ff] */
+    struct mote_activation activation;
+    const struct mote_matrix *gate; /* [n_expert] of [n_ff][d_model]; NULL: the activation takes none */
+    const struct mote_matrix *up;   /* [n_expert] of [n_ff][d_model] */
+    const struct mote_matrix *down; /* [n_expert] of [d_model][n_ff] */
     int act_f32;
     void *placed;
 };
@@ -153,16 +157,14 @@ struct mote_route {
 };
 
 /* The feed-forward block, routed, dense or both:
- *   f_e(h)  = down_e(act(gate_e(h), up_e(h)))
+ *   f_e(h)  = down_e(activation(gate_e(h), up_e(h)))    the set's activation (cpu/activation.h)
  *   y[i]    = residual[i] + sum over s = 0..k-1 of weights[i][s] f_ids[i][s](x[i]) + g[i] f_shared(x[i])
  *   g[i]    = 1, or sigmoid(shared_gate[i]) when that is given
  * summed in that order in f32. A dense layer is one with shared alone. Experts of a step are read once
  * however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
  * MOTE_ARGUMENT), repeats in a row allowed. hidden, shared_hidden: NULL, or where the inputs of down go
  * (calibration). */
-enum mote_activation { MOTE_ACTIVATION_SWIGLU, MOTE_ACTIVATION_COUNT }; /* silu(gate) * up */
 struct mote_moe {
-    enum mote_activation activation;
     int64_t n_row, d_model;
     int32_t n_used; /* k; 0 when there are no routed experts */
     const float *x;
@@ -205,7 +207,7 @@ struct mote_backend_ops {
     mote_status (*sync)(struct mote_backend *backend);
 
     /* Make weights ready to be read: checks that there are kernels (MOTE_UNSUPPORTED, tensor and format
-     * named), and uploads and repacks where the backend has memory of its own. The view must outlive the
+     * named) and that a set fits its activation (MOTE_ARGUMENT), and uploads and repacks where the backend has memory of its own. The view must outlive the
      * placement. */
     mote_status (*place)(struct mote_backend *backend, struct mote_weight *weight);
     mote_status (*place_experts)(struct mote_backend *backend, struct mote_expert_set *set);

@@ -146,8 +146,10 @@ static mote_status cpu_place(struct mote_backend *backend, struct mote_weight *w
 static mote_status cpu_place_experts(struct mote_backend *backend, struct mote_expert_set *set)
 {
     const struct mote_matrix *const part[] = {set->gate, set->up, set->down};
+    mote_status status = mote_activation_check(&set->activation, set->gate != NULL);
+    if (status != MOTE_OK) return mote_context(status, "%s", set->name);
     for (int p = 0; p < 3; p++)
-        for (int32_t e = 0; e < set->n_expert; e++)
+        for (int32_t e = 0; part[p] && e < set->n_expert; e++)
             TRY(check_matrix((struct cpu_backend *)backend, set->name, &part[p][e], set->act_f32));
     return MOTE_OK;
 }

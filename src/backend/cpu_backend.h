@@ -86,8 +86,9 @@ mote_status mote_cpu_moe(struct mote_backend *backend, const struct mote_moe *jo
 /* An expert with its rows: pairs (row, slot) lie sorted by expert, [first, first + n) are this one's. The
  * shared expert is a group of its own with every row, in buffers of its own. */
 struct cpu_group {
-    const struct mote_matrix *gate, *up, *down;
+    const struct mote_matrix *gate, *up, *down; /* gate NULL: there is none */
     enum mote_act_type gate_type, up_type, down_type;
+    struct mote_activation activation;
     int32_t first, n;
     int is_shared;
     int64_t n_ff;
@@ -110,7 +111,7 @@ struct cpu_moe_step {
     float *gate, *up, *shared_gate, *shared_up;
 };
 
-/* Rows of a group in its activation arrays and gate buffer. */
+/* Rows of a group in its activation arrays and gate buffer, where its activated values go too. */
 static inline float *cpu_group_gate(const struct cpu_moe_step *s, const struct cpu_group *g)
 {
     return (g->is_shared ? s->shared_gate : s->gate) + (int64_t)g->first * g->n_ff;
@@ -127,6 +128,9 @@ static inline struct mote_act *cpu_group_down(struct cpu_moe_step *s, const stru
 {
     return g->is_shared ? &s->shared[g->down_type] : &s->down[g->down_type];
 }
+
+/* Columns [col, col + n) of the group's rows of gate and up become activated values. */
+void mote_cpu_moe_activate(const struct cpu_moe_step *s, const struct cpu_group *g, int64_t col, int64_t n);
 
 /* Quantise the group's rows [begin, end) of activated values for its down product, copying them to
  * job->hidden. */

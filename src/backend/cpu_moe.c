@@ -12,6 +12,14 @@
 
 #include "backend/cpu_backend.h"
 
+void mote_cpu_moe_activate(const struct cpu_moe_step *s, const struct cpu_group *g, int64_t col, int64_t n)
+{
+    float *gate = cpu_group_gate(s, g) + col, *up = cpu_group_up(s, g) + col;
+    for (int64_t i = 0; i < g->n; i++)
+        s->cpu->kernel->activate[g->activation.kind](gate + i * g->n_ff, up + i * g->n_ff,
+                                                     g->activation.limit, n, gate + i * g->n_ff);
+}
+
 void mote_cpu_moe_hidden(struct cpu_moe_step *s, const struct cpu_group *g, int64_t begin, int64_t end)
 {
     const struct mote_moe *job = s->job;
@@ -67,10 +75,9 @@ static void gate_up_tile(struct fused *f, const struct cpu_group *g, int64_t row
     int64_t n = g->n_ff - row < f->ff_tile ? g->n_ff - row : f->ff_tile;
     float *gate = cpu_group_gate(s, g) + row, *up = cpu_group_up(s, g) + row;
     const int32_t *rows = cpu_group_rows(s, g);
-    mote_cpu_product(s->cpu, g->gate, row, n, &s->x[g->gate_type], rows, g->n, gate, g->n_ff);
+    if (g->gate) mote_cpu_product(s->cpu, g->gate, row, n, &s->x[g->gate_type], rows, g->n, gate, g->n_ff);
     mote_cpu_product(s->cpu, g->up, row, n, &s->x[g->up_type], rows, g->n, up, g->n_ff);
-    for (int32_t i = 0; i < g->n; i++)
-        s->cpu->kernel->swiglu(gate + i * g->n_ff, up + i * g->n_ff, n, gate + i * g->n_ff);
+    mote_cpu_moe_activate(s, g, row, n);
 }
 
 /* Positions of a phase go up, so a worker looks for its group from the last one on. */
@@ -163,15 +170,16 @@ static struct cpu_group make_group(struct cpu_moe_step *s, const struct mote_exp
                                    int32_t first, int32_t n)
 {
     struct cpu_group g = {
-        .gate = &set->gate[expert],
+        .gate = set->gate ? &set->gate[expert] : NULL,
         .up = &set->up[expert],
         .down = &set->down[expert],
         .first = first,
         .n = n,
         .n_ff = set->n_ff,
+        .activation = set->activation,
     };
-    g.gate_type = cpu_act_type(g.gate->format, set->act_f32);
     g.up_type = cpu_act_type(g.up->format, set->act_f32);
+    g.gate_type = g.gate ? cpu_act_type(g.gate->format, set->act_f32) : g.up_type;
     g.down_type = cpu_act_type(g.down->format, set->act_f32);
     s->x_types |= 1u << g.gate_type | 1u << g.up_type;
     return g;
@@ -214,8 +222,8 @@ static mote_status check(const struct cpu_backend *cpu, const struct mote_moe *j
                 (shared && shared->n_ff > l->n_ff_shared),
             MOTE_ARGUMENT, "%s: larger than the backend was created for",
             experts ? experts->name : shared->name);
-    FAIL_IF(job->activation != MOTE_ACTIVATION_SWIGLU, MOTE_UNSUPPORTED, "moe: activation %d",
-            (int)job->activation);
+    if (experts) TRY(mote_activation_check(&experts->activation, experts->gate != NULL));
+    if (shared) TRY(mote_activation_check(&shared->activation, shared->gate != NULL));
     return MOTE_OK;
 }
 

@@ -45,10 +45,9 @@ void mote_cpu_moe_reference(struct cpu_moe_step *s)
     for (int at = 0; at < s->n_group; at++) {
         const struct cpu_group *g = &s->group[at];
         float *gate = cpu_group_gate(s, g), *up = cpu_group_up(s, g);
-        product(s, g->gate, &s->x[g->gate_type], cpu_group_rows(s, g), g->n, gate);
+        if (g->gate) product(s, g->gate, &s->x[g->gate_type], cpu_group_rows(s, g), g->n, gate);
         product(s, g->up, &s->x[g->up_type], cpu_group_rows(s, g), g->n, up);
-        for (int32_t i = 0; i < g->n; i++)
-            cpu->kernel->swiglu(gate + i * g->n_ff, up + i * g->n_ff, g->n_ff, gate + i * g->n_ff);
+        mote_cpu_moe_activate(s, g, 0, g->n_ff);
         mote_cpu_moe_hidden(s, g, 0, g->n);
         struct mote_act act = mote_cpu_act_rows(cpu_group_down(s, g), g->first, g->n);
         product(s, g->down, &act, NULL, g->n, g->is_shared ? shared : routed + g->first * job->d_model);

@@ -64,15 +64,18 @@ struct cuda_weight {
     int decode, prefill; /* programs */
 };
 
-/* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. */
+/* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. Without a gate all that is gate's
+ * is 0. */
 enum { CUDA_GATE, CUDA_UP, CUDA_DOWN, CUDA_PROJECTIONS };
 struct cuda_experts {
-    uint8_t *data;  /* device: every expert's three matrices */
+    uint8_t *data;  /* device: every expert's matrices */
     uint64_t *slot; /* device [n_expert][3]: address of an expert's gate, up and down */
+    struct mote_activation activation;
+    int first; /* of an expert's matrices: CUDA_GATE, or CUDA_UP where there is no gate */
     struct mote_tile_kind kind[CUDA_PROJECTIONS];
     int32_t n_expert;
     int64_t n_ff, d_model;
-    int is_tiled;                  /* all three lie in tiles: the fused and prefill kernels can read them */
+    int is_tiled;                  /* all lie in tiles: the fused and prefill kernels can read them */
     int decode;                    /* program of moe_decode.cu */
     int project[CUDA_PROJECTIONS]; /* of moe_reference.cu or plain.cu */
     int split[CUDA_PROJECTIONS];   /* warps of `project` */
@@ -174,6 +177,11 @@ mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text 
 
 /* The programs that every model needs: rows and attention. */
 mote_status mote_cuda_common_programs(struct cuda_backend *cuda);
+
+/* The constants by which a text knows an activation (expert.cuh). */
+enum { CUDA_ACTIVATION_TEXT = 48 };
+void mote_cuda_activation_text(const struct mote_activation *activation,
+                               char text[CUDA_ACTIVATION_TEXT]); /* cuda_place.c */
 
 /* Launch kernel number `kernel` of a program: all arguments by address, in order, ended by nothing: args[] as
  * mote_cuda_launch takes it. flags: MOTE_CUDA_CHAIN. */

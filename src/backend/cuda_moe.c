@@ -171,7 +171,8 @@ static unsigned up_blocks(const struct cuda_backend *cuda, const struct block *b
     if (b->n_row == 1) return (unsigned)all;
     double share = (double)b->n_used / b->experts->n_expert, none = 1;
     for (int i = 0; i < b->n_row; i++) none *= 1 - share;
-    double n = 4.0 * cuda->info->n_sm / ((1 - none) * b->experts->n_expert);
+    int each = b->experts->first == CUDA_GATE ? 4 : 8; /* blocks without a gate are half as large */
+    double n = (double)(each * cuda->info->n_sm) / ((1 - none) * b->experts->n_expert);
     int64_t turns = n >= (double)all ? 1 : (int64_t)((double)all / n + 0.5);
     return (unsigned)((all + turns - 1) / turns);
 }
@@ -193,7 +194,7 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
                   &cuda->fault};
     TRY(mote_cuda_run(cuda, e->decode, n_row == 1 ? GATE_UP_ONE : GATE_UP_MANY,
                       up_blocks(cuda, b, ff_unit * 4), (unsigned)n_pair, 1,
-                      (unsigned)(4 * e->split[CUDA_GATE] * 32), 0, up));
+                      (unsigned)(2 * (CUDA_DOWN - e->first) * e->split[CUDA_UP] * 32), 0, up));
     void *down[] = {(void *)(uintptr_t)&e->slot,
                     &n_expert,
                     (void *)(uintptr_t)&b->ids,
@@ -267,15 +268,14 @@ static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
     unsigned n_pair = (unsigned)(b->n_row * b->n_used);
     float *hidden = b->hidden ? b->hidden : cuda->hidden;
     struct mote_step_act none = {0};
-    TRY(project(cuda, b, CUDA_GATE, b->x, cuda->gate));
+    float *gate = e->first == CUDA_GATE ? cuda->gate : NULL;
+    if (gate) TRY(project(cuda, b, CUDA_GATE, b->x, gate));
     TRY(project(cuda, b, CUDA_UP, b->x, cuda->up));
-    void *activate[] = {&cuda->gate,
-                        &cuda->up,
-                        &n_ff,
-                        &n_unit,
-                        &base,
-                        &hidden,
-                        e->kind[CUDA_DOWN].code == MOTE_CODE_NONE ? &none : &cuda->down};
+    int kind = e->activation.kind;
+    float limit = e->activation.limit;
+    void *activate[] = {&kind,     &limit,  &gate,
+                        &cuda->up, &n_ff,   &n_unit,
+                        &base,     &hidden, e->kind[CUDA_DOWN].code == MOTE_CODE_NONE ? &none : &cuda->down};
     TRY(mote_cuda_run(cuda, cuda->rows_program, CUDA_ROWS_ACTIVATE, n_pair, 1, 1, 256, 0, activate));
     TRY(project(cuda, b, CUDA_DOWN, hidden, cuda->product));
     void *combine[] = {&cuda->product, (void *)(uintptr_t)&b->weights,  &squash,

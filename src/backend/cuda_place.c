@@ -1,7 +1,7 @@
 /* cuda_place.c: weights to the device: packed into the tile layout by all threads, a staging buffer at a time, while the
  * buffer before is being copied. Extra memory: the staging buffers, nothing else.
  */
-#include <string.h>
+#include <stdio.h>
 
 #include "backend/cuda_backend.h"
 
@@ -87,8 +87,8 @@ mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *byt
 
 mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *bytes)
 {
-    size_t gate, up, down;
-    mote_status status = matrix_bytes(set->gate, &gate);
+    size_t gate = 0, up, down;
+    mote_status status = set->gate ? matrix_bytes(set->gate, &gate) : MOTE_OK;
     if (status == MOTE_OK) status = matrix_bytes(set->up, &up);
     if (status == MOTE_OK) status = matrix_bytes(set->down, &down);
     if (status != MOTE_OK) return mote_context(status, "%s", set->name);
@@ -143,23 +143,24 @@ mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *we
 
 /* ---- experts ---- */
 
-/* Every expert's three matrices to the device, one after the other, and their addresses to the table. */
+/* Every expert's matrices to the device, one after the other, and their addresses to the table; 0 for a gate that is not
+ * there. */
 static mote_status put_experts(struct cuda_backend *cuda,
                                const struct mote_matrix *const matrix[CUDA_PROJECTIONS],
                                struct cuda_experts *placed)
 {
     size_t offset[CUDA_PROJECTIONS], each = 0, table = SLOT_BYTES(placed->n_expert);
-    for (int p = 0; p < CUDA_PROJECTIONS; p++) {
+    for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         offset[p] = each;
         each += mote_tile_matrix_bytes(&placed->kind[p], matrix[p]->n_row, matrix[p]->n_col);
     }
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * (size_t)placed->n_expert, &placed->data));
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
     uint64_t *host;
-    TRY(mote_mem_alloc(cuda->budget, MOTE_MEM_TABLES, table, &host));
+    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, 1, table, &host));
     mote_status status = MOTE_OK;
     for (int32_t e = 0; e < placed->n_expert && status == MOTE_OK; e++)
-        for (int p = 0; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
+        for (int p = placed->first; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
             uint8_t *to = placed->data + (size_t)e * each + offset[p];
             host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
             status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to);
@@ -177,14 +178,22 @@ static int split_of(int projection, int64_t n_col)
     return unit >= 16 ? 4 : unit >= 8 ? 2 : 1;
 }
 
+void mote_cuda_activation_text(const struct mote_activation *a, char text[CUDA_ACTIVATION_TEXT])
+{
+    snprintf(text, CUDA_ACTIVATION_TEXT, "ACTIVATION=%d LIMIT=%#.9gf", (int)a->kind, (double)a->limit);
+}
+
 static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_set *set,
                                  struct cuda_experts *placed)
 {
     const struct mote_matrix *matrix[CUDA_PROJECTIONS] = {set->gate, set->up, set->down};
     static const char *const name[CUDA_PROJECTIONS] = {"gate", "up", "down"};
-    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT];
+    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
+    TRY(mote_activation_check(&set->activation, set->gate != NULL));
+    placed->activation = set->activation;
+    placed->first = set->gate ? CUDA_GATE : CUDA_UP;
     placed->is_tiled = 1;
-    for (int p = 0; p < CUDA_PROJECTIONS; p++) {
+    for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         const struct mote_matrix *w = &matrix[p][0];
         TRY(mote_tile_kind_of(w, &placed->kind[p]));
         for (int32_t e = 1; e < set->n_expert; e++) {
@@ -200,7 +209,7 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
         mote_tile_kind_text(&placed->kind[p], text[p]);
     }
     if (cuda->cuda) TRY(put_experts(cuda, matrix, placed));
-    for (int p = 0; p < CUDA_PROJECTIONS; p++) {
+    for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         placed->split[p] = split_of(p, matrix[p]->n_col);
         if (placed->kind[p].code == MOTE_CODE_NONE)
             TRY(mote_cuda_program(cuda, &plain_text, &placed->project[p], "ITEM=%d",
@@ -210,8 +219,10 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
                                   text[p], (long long)matrix[p]->n_col, placed->split[p]));
     }
     if (!placed->is_tiled) return MOTE_OK;
-    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld",
-                          text[0], text[1], text[2], (long long)set->d_model, (long long)set->n_ff));
+    mote_cuda_activation_text(&set->activation, activation);
+    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld %s",
+                          text[placed->first], text[CUDA_UP], text[CUDA_DOWN], (long long)set->d_model,
+                          (long long)set->n_ff, activation));
     return mote_cuda_prefill_experts(cuda, placed);
 }
 

@@ -92,7 +92,7 @@ static int is_bf16(const struct mote_tile_kind *kind)
 }
 static int reads_bf16(const struct cuda_experts *e)
 {
-    return is_bf16(&e->kind[CUDA_GATE]) || is_bf16(&e->kind[CUDA_UP]);
+    return is_bf16(&e->kind[e->first]) || is_bf16(&e->kind[CUDA_UP]);
 }
 
 static size_t padded(int64_t n_col)
@@ -159,13 +159,14 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
 
 mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts)
 {
-    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT];
-    for (int p = 0; p < CUDA_PROJECTIONS; p++) mote_tile_kind_text(&experts->kind[p], text[p]);
+    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
+    for (int p = experts->first; p < CUDA_PROJECTIONS; p++) mote_tile_kind_text(&experts->kind[p], text[p]);
+    mote_cuda_activation_text(&experts->activation, activation);
     int down_bf16 = is_bf16(&experts->kind[CUDA_DOWN]);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
     TRY(mote_cuda_program(cuda, &gate_up_text[!has_wgmma(cuda)], &experts->prefill_gate_up,
-                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d", text[CUDA_GATE], text[CUDA_UP],
-                          (long long)experts->d_model, reads_bf16(experts), down_bf16));
+                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d %s", text[experts->first], text[CUDA_UP],
+                          (long long)experts->d_model, reads_bf16(experts), down_bf16, activation));
     return mote_cuda_program(cuda, &down_text[!has_wgmma(cuda)], &experts->prefill_down,
                              "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN], (long long)experts->n_ff,
                              down_bf16);
@@ -293,7 +294,8 @@ static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, con
 static mote_status products(struct cuda_backend *cuda, const struct scratch *s, const struct cuda_experts *e,
                             const struct pieces *list, int kernel, unsigned most_pieces, float *flat)
 {
-    int width = kernel == WIDE ? 128 : 64, h_stride = (int)padded(e->n_ff);
+    int width = kernel == WIDE ? 128 : 64, h_stride = (int)padded(e->n_ff),
+        up_rows = e->first == CUDA_GATE ? 128 : 256; /* of h that a block makes */
     struct gate_up_job up = {.list = *list,
                              .x = s->x,
                              .x_scale = s->x_scale,
@@ -301,8 +303,8 @@ static mote_status products(struct cuda_backend *cuda, const struct scratch *s, 
                              .n_ff = (int)e->n_ff,
                              .h_stride = h_stride};
     void *up_args[] = {&up};
-    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, 128), most_pieces, 1, BLOCK,
-                      shared_bytes(width, &e->kind[CUDA_GATE], &e->kind[CUDA_UP]), up_args));
+    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, up_rows), most_pieces, 1, BLOCK,
+                      shared_bytes(width, &e->kind[e->first], &e->kind[CUDA_UP]), up_args));
     struct down_job down = {.list = *list, .h = s->h, .flat = flat, .d_model = (int)e->d_model};
     void *down_args[] = {&down};
     return mote_cuda_run(cuda, e->prefill_down, kernel, ceil_div(e->d_model, 256), most_pieces, 1, BLOCK,
@@ -317,8 +319,6 @@ static int width_for(const struct cuda_backend *cuda, int64_t n_pair, int64_t n_
 
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job)
 {
-    FAIL_IF(job->activation != MOTE_ACTIVATION_SWIGLU, MOTE_UNSUPPORTED,
-            "activation %d has no prefill kernel", (int)job->activation);
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
     const struct cuda_experts *experts = job->n_used ? job->experts->placed : NULL;

@@ -10,6 +10,7 @@
 
 #include "base/cpu_tier.h"
 #include "cpu/act.h"
+#include "cpu/activation.h"
 #include "quant/format.h"
 
 /* y[i * y_stride + r] = sum over c of W[row + r][c] * X[x_row[i]][c]    r in [0, n_row), i in [0, n_x)
@@ -63,8 +64,10 @@ struct mote_cpu_kernels {
     /* Store n floats (a head's key or value) as kv type. */
     void (*kv_store)(enum mote_kv_type type, const float *x, int64_t n, void *out);
     void (*attend)(const struct mote_attend *a);
-    /* out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; out may be gate. */
-    void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);
+    /* out[i] = the activation (activation.h) of gate[i], up[i]; out may be gate or up; a kind without a gate reads
+     * none, one without a limit no limit. */
+    void (*activate[MOTE_ACTIVATION_COUNT])(const float *gate, const float *up, float limit, int64_t n,
+                                            float *out);
     /* y[i] += a * x[i] */
     void (*axpy)(float a, const float *x, int64_t n, float *y);
 };

@@ -1,6 +1,6 @@
 /* ops_avx2.c: the small operations between matrix products, with AVX2.
  *
- * Owns: rms_norm, rope, kv_store, swiglu and axpy of the avx2 tier, and its entry of attention.
+ * Owns: rms_norm, rope, kv_store, activations and axpy of the avx2 tier, and its entry of attention.
  * One idea: one pass over memory; ends that do not fill a vector are loaded and stored under a mask, so that
  * every element sees the same arithmetic wherever it stands.
  */
@@ -110,18 +110,53 @@ static void kv_store(enum mote_kv_type type, const float *x, int64_t n, void *ou
     }
 }
 
-/* With e = exp(-|g|), which cannot overflow, sigmoid is 1 / (1 + e) for g >= 0 and e / (1 + e) below. */
-static void swiglu(const float *gate, const float *up, int64_t n, float *out)
+/* With e = exp(-|x|), which cannot overflow, sigmoid is 1 / (1 + e) for x >= 0 and e / (1 + e) below. */
+static inline __m256 sigmoid(__m256 x)
 {
-    for (int64_t i = 0; i < n; i += 8) {
-        __m256i mask = lanes(n - i);
-        __m256 g = _mm256_maskload_ps(gate + i, mask), u = _mm256_maskload_ps(up + i, mask);
-        __m256 e = exp_nonpositive(_mm256_or_ps(g, _mm256_set1_ps(-0.0f)));
-        __m256 one = _mm256_set1_ps(1), top = _mm256_blendv_ps(one, e, g); /* the sign chooses */
-        __m256 sigmoid = _mm256_div_ps(top, _mm256_add_ps(one, e));
-        _mm256_maskstore_ps(out + i, mask, _mm256_mul_ps(_mm256_mul_ps(g, sigmoid), u));
+    __m256 e = exp_nonpositive(_mm256_or_ps(x, _mm256_set1_ps(-0.0f)));
+    __m256 one = _mm256_set1_ps(1), top = _mm256_blendv_ps(one, e, x); /* the sign chooses */
+    return _mm256_div_ps(top, _mm256_add_ps(one, e));
+}
+static inline __m256 silu(__m256 x)
+{
+    return _mm256_mul_ps(x, sigmoid(x));
+}
+/* Of a NaN and a number, min and max give the second. */
+static inline __m256 at_most(__m256 x, __m256 limit)
+{
+    return _mm256_min_ps(limit, x);
+}
+static inline __m256 within(__m256 x, __m256 limit)
+{
+    return _mm256_max_ps(_mm256_xor_ps(limit, _mm256_set1_ps(-0.0f)), at_most(x, limit));
+}
+
+static inline __m256 activated(enum mote_activation_kind kind, __m256 g, __m256 u, __m256 limit)
+{
+    switch (kind) {
+    case MOTE_ACTIVATION_SWIGLU_CLAMPED: return _mm256_mul_ps(silu(at_most(g, limit)), within(u, limit));
+    case MOTE_ACTIVATION_SWIGLU_STEP: return _mm256_mul_ps(at_most(silu(g), limit), within(u, limit));
+    case MOTE_ACTIVATION_SWIGLU_OAI:
+        g = at_most(g, limit);
+        u = _mm256_add_ps(within(u, limit), _mm256_set1_ps(1));
+        return _mm256_mul_ps(_mm256_mul_ps(g, sigmoid(_mm256_mul_ps(g, _mm256_set1_ps(1.702f)))), u);
+    case MOTE_ACTIVATION_RELU2: u = _mm256_max_ps(_mm256_setzero_ps(), u); return _mm256_mul_ps(u, u);
+    default: return _mm256_mul_ps(silu(g), u);
     }
 }
+
+#define ACTIVATE(kind, name, is_gated, usual)                                                           \
+    static void activate_##kind(const float *gate, const float *up, float limit, int64_t n, float *out) \
+    {                                                                                                   \
+        for (int64_t i = 0; i < n; i += 8) {                                                            \
+            __m256i mask = lanes(n - i);                                                                \
+            __m256 g = is_gated ? _mm256_maskload_ps(gate + i, mask) : _mm256_setzero_ps(),             \
+                   u = _mm256_maskload_ps(up + i, mask);                                                \
+            _mm256_maskstore_ps(out + i, mask,                                                          \
+                                activated(MOTE_ACTIVATION_##kind, g, u, _mm256_set1_ps(limit)));        \
+        }                                                                                               \
+    }
+MOTE_ACTIVATIONS(ACTIVATE)
 
 static void axpy(float a, const float *x, int64_t n, float *y)
 {
@@ -140,7 +175,9 @@ void mote_ops_avx2_fill(struct mote_cpu_kernels *table)
     table->rope = rope;
     table->kv_store = kv_store;
     table->attend = mote_attend_avx2;
-    table->swiglu = swiglu;
+#define FILL(kind, name, is_gated, usual) table->activate[MOTE_ACTIVATION_##kind] = activate_##kind;
+    MOTE_ACTIVATIONS(FILL)
+#undef FILL
     table->axpy = axpy;
 }
 

@@ -1,6 +1,6 @@
 /* ops_scalar.c: the small operations between matrix products, in plain C.
  *
- * Owns: rms_norm, rope, kv_store, swiglu and axpy of the scalar tier: the oracle of the other tiers.
+ * Owns: rms_norm, rope, kv_store, activations and axpy of the scalar tier: the oracle of the other tiers.
  * One idea: float64 inside, one rounding to float at the end.
  */
 #include <math.h>
@@ -66,10 +66,40 @@ static void kv_store(enum mote_kv_type type, const float *x, int64_t n, void *ou
     }
 }
 
-static void swiglu(const float *gate, const float *up, int64_t n, float *out)
+/* Comparisons that are false for a NaN let it through. */
+static double at_most(double x, double limit)
 {
-    for (int64_t i = 0; i < n; i++) out[i] = (float)(gate[i] / (1 + exp(-(double)gate[i])) * up[i]);
+    return x > limit ? limit : x;
 }
+static double within(double x, double limit)
+{
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double activated(enum mote_activation_kind kind, double g, double u, double limit)
+{
+    switch (kind) {
+    case MOTE_ACTIVATION_SWIGLU_CLAMPED: return silu(at_most(g, limit)) * within(u, limit);
+    case MOTE_ACTIVATION_SWIGLU_STEP: return at_most(silu(g), limit) * within(u, limit);
+    case MOTE_ACTIVATION_SWIGLU_OAI:
+        g = at_most(g, limit);
+        return g / (1 + exp(-1.702 * g)) * (within(u, limit) + 1);
+    case MOTE_ACTIVATION_RELU2: return u < 0 ? 0 : u * u;
+    default: return silu(g) * u;
+    }
+}
+
+#define ACTIVATE(kind, name, is_gated, usual)                                                           \
+    static void activate_##kind(const float *gate, const float *up, float limit, int64_t n, float *out) \
+    {                                                                                                   \
+        for (int64_t i = 0; i < n; i++)                                                                 \
+            out[i] = (float)activated(MOTE_ACTIVATION_##kind, is_gated ? gate[i] : 0, up[i], limit);    \
+    }
+MOTE_ACTIVATIONS(ACTIVATE)
 
 static void axpy(float a, const float *x, int64_t n, float *y)
 {
@@ -82,6 +112,8 @@ void mote_ops_scalar_fill(struct mote_cpu_kernels *table)
     table->rope = rope;
     table->kv_store = kv_store;
     table->attend = mote_attend_scalar;
-    table->swiglu = swiglu;
+#define FILL(kind, name, is_gated, usual) table->activate[MOTE_ACTIVATION_##kind] = activate_##kind;
+    MOTE_ACTIVATIONS(FILL)
+#undef FILL
     table->axpy = axpy;
 }

@@ -29,9 +29,13 @@
         {"linear.cu", "W0=" TILE_##name " COLS=2048 WARPS=16"}, #name, 1 \
     }
 #define SHAPE_30B " D_MODEL=2048 N_FF=768"
-#define MOE(name, gate, up, down)                                                  \
-    {                                                                              \
-        {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B}, name, 1 \
+/* By enum mote_activation_kind. */
+#define SWIGLU " ACTIVATION=0 LIMIT=0.0f"
+#define SWIGLU_OAI " ACTIVATION=3 LIMIT=7.0f"
+#define RELU2 " ACTIVATION=4 LIMIT=0.0f"
+#define MOE(name, gate, up, down, activation)                                                 \
+    {                                                                                         \
+        {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B activation}, name, 1 \
     }
 
 const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
@@ -65,12 +69,14 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     LINEAR(NVFP4),
     {{"linear.cu", "W0=" TILE_Q4_K " COLS=5632 WARPS=8"}, "Q4_K-wide", 1},
 
-    MOE("Q4_K/Q6_K", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K),
-    MOE("Q2_K/Q3_K", TILE_Q2_K, TILE_Q2_K, TILE_Q3_K),
-    MOE("IQ2_XXS/IQ3_XXS", TILE_IQ2_XXS, TILE_IQ2_XXS, TILE_IQ3_XXS),
-    MOE("TQ1_0", TILE_TQ1_0, TILE_TQ1_0, TILE_TQ1_0),
-    MOE("MXFP4", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4),
-    MOE("NVFP4/AFFINE4", TILE_NVFP4, TILE_NVFP4, TILE_AFFINE4),
+    MOE("Q4_K/Q6_K", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K, SWIGLU),
+    MOE("Q2_K/Q3_K", TILE_Q2_K, TILE_Q2_K, TILE_Q3_K, SWIGLU),
+    MOE("IQ2_XXS/IQ3_XXS", TILE_IQ2_XXS, TILE_IQ2_XXS, TILE_IQ3_XXS, SWIGLU),
+    MOE("TQ1_0", TILE_TQ1_0, TILE_TQ1_0, TILE_TQ1_0, SWIGLU),
+    MOE("MXFP4", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4, SWIGLU),
+    MOE("NVFP4/AFFINE4", TILE_NVFP4, TILE_NVFP4, TILE_AFFINE4, SWIGLU),
+    MOE("MXFP4-oai", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4, SWIGLU_OAI),
+    MOE("Q4_K/Q6_K-relu2", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K, RELU2),
 
     {{"moe_reference.cu", "W0=" TILE_Q4_K " COLS=2048 SPLIT=4"}, "Q4_K", 0},
     {{"moe_reference.cu", "W0=" TILE_IQ2_XXS " COLS=768 SPLIT=2"}, "IQ2_XXS", 0},
@@ -80,14 +86,21 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"prefill_linear.cu", "W0=" TILE_Q6_K " COLS=2048 X_BF16=0"}, "Q6_K", 1},
     {{"prefill_linear.cu", "W0=" TILE_Q8_0 " COLS=2048 X_BF16=1"}, "Q8_0-bf16", 1},
     {{"prefill_linear.cu", "W0=" TILE_TQ2_0 " COLS=2048 X_BF16=0"}, "TQ2_0", 1},
-    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_BF16=0"}, "Q4_K", 1},
-    {{"prefill_gate_up.cu", "W0=" TILE_IQ2_XXS " W1=" TILE_IQ2_XXS " COLS=2048 X_BF16=0 H_BF16=1"},
+    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_BF16=0" SWIGLU},
+     "Q4_K",
+     1},
+    {{"prefill_gate_up.cu", "W0=" TILE_IQ2_XXS " W1=" TILE_IQ2_XXS " COLS=2048 X_BF16=0 H_BF16=1" SWIGLU},
      "IQ2_XXS",
      1},
-    {{"prefill_gate_up.cu", "W0=" TILE_MXFP4 " W1=" TILE_MXFP4 " COLS=2048 X_BF16=1 H_BF16=1"},
+    {{"prefill_gate_up.cu", "W0=" TILE_MXFP4 " W1=" TILE_MXFP4 " COLS=2048 X_BF16=1 H_BF16=1" SWIGLU},
      "MXFP4-bf16",
      1},
-    {{"prefill_gate_up.cu", "W0=" TILE_NVFP4 " W1=" TILE_NVFP4 " COLS=2048 X_BF16=0 H_BF16=0"}, "NVFP4", 1},
+    {{"prefill_gate_up.cu", "W0=" TILE_NVFP4 " W1=" TILE_NVFP4 " COLS=2048 X_BF16=0 H_BF16=0" SWIGLU},
+     "NVFP4",
+     1},
+    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_BF16=0" RELU2},
+     "Q4_K-relu2",
+     1},
     {{"prefill_down.cu", "W0=" TILE_Q6_K " COLS=768 X_BF16=0"}, "Q6_K", 1},
     {{"prefill_down.cu", "W0=" TILE_IQ3_XXS " COLS=768 X_BF16=0"}, "IQ3_XXS", 1},
     {{"prefill_down.cu", "W0=" TILE_TQ1_0 " COLS=768 X_BF16=0"}, "TQ1_0", 1},

@@ -126,7 +126,7 @@ struct mote_arch {
     const struct mote_tensor_rule *tensor;
     size_t n_tensor;
     enum mote_route_score score;
-    enum mote_activation activation;
+    struct mote_activation activation; /* of experts, shared experts and dense layers */
 };
 
 extern const struct mote_arch mote_arch_qwen3moe, mote_arch_qwen2moe;

@@ -21,5 +21,5 @@ const struct mote_arch mote_arch_qwen2moe = {
     .tensor = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .score = MOTE_SCORE_SOFTMAX,
-    .activation = MOTE_ACTIVATION_SWIGLU,
+    .activation = {.kind = MOTE_ACTIVATION_SWIGLU},
 };

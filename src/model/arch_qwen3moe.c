@@ -19,5 +19,5 @@ const struct mote_arch mote_arch_qwen3moe = {
     .tensor = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .score = MOTE_SCORE_SOFTMAX,
-    .activation = MOTE_ACTIVATION_SWIGLU,
+    .activation = {.kind = MOTE_ACTIVATION_SWIGLU},
 };

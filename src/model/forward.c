@@ -307,7 +307,6 @@ static mote_status ffn_block(struct mote_forward *f, int64_t index, int64_t n)
     }
     TRY(show(f, index, "ffn_norm", f->h, n, h->d_model, is_moe ? n : 0));
     struct mote_moe moe = {
-        .activation = f->network->arch->activation,
         .n_row = n,
         .d_model = (int64_t)h->d_model,
         .n_used = is_moe ? (int32_t)h->n_used : 0,

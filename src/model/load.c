@@ -311,6 +311,7 @@ static mote_status load_experts(struct mote_network *model, uint64_t layer,
     set->n_expert = (int32_t)n_expert;
     set->n_ff = n_ff;
     set->d_model = d_model;
+    set->activation = model->arch->activation;
     set->act_f32 = model->state->options.act_f32;
     int64_t *widest =
         rule->offset == offsetof(struct mote_layer, experts) ? &limits->n_ff : &limits->n_ff_shared;

@@ -1,14 +1,16 @@
 // moe_decode.cu: the expert block for few rows (1 to 64), in two dependent stages, experts found on the device.
 //
-//   gate_up   h[pair] = act(gate_e(x), up_e(x)), quantised where it is made     (W0 gate, W1 up; K = d_model)
+//   gate_up   h[pair] = activation(gate_e(x), up_e(x)), quantised where it is made    (W0 gate, W1 up; K = d_model)
 //   down      y[row] = residual + sum over slots of weight * down_e(h[pair])    (W2; K2 = n_ff)
 //
 // A pair is (row, slot), numbered row * n_used + slot. One row (`_one`): every pair is computed for itself. More rows
 // (`_many`): pairs of one expert are found by looking at the ids, by every block for itself, and share its weights; at
 // most MAX_PAIRS lie in one shared array. Expert weights are reached through the slot table alone:
-// [n_expert][gate, up, down] addresses.
+// [n_expert][gate, up, down] addresses. Experts without a gate have half the warps in gate_up, and no kernel reads their
+// first address.
 // moe_reference.cu is the same one product at a time: the same bits.
-// Constants: GATE, UP, DOWN (template arguments of Tile<> before the columns), D_MODEL, N_FF.
+// Constants: GATE, UP, DOWN (template arguments of Tile<> before the columns; without a gate GATE is UP), D_MODEL, N_FF,
+// ACTIVATION, LIMIT (expert.cuh).
 #include "common.cuh"
 #include "act.cuh"
 #include "expert.cuh"
@@ -35,14 +37,15 @@ __device__ __forceinline__ void check_expert(const int *ids, int pair, int n_exp
 
 // ---- stage one ----
 
-// A block makes 32 values of h: two tiles x {gate, up} x SPLIT warps.
+// A block makes 32 values of h: two tiles x SIDES (gate and up, or up) x SPLIT warps.
+constexpr int SIDES = is_gated(ACTIVATION) ? 2 : 1;
 constexpr int SPLIT = up_split(Gate::UNITS);
-constexpr int UP_THREADS = 4 * SPLIT * 32;
+constexpr int UP_WARPS = 2 * SIDES * SPLIT, UP_THREADS = UP_WARPS * 32;
 constexpr int UP_BLOCKS = (Gate::SUBS * Up::SUBS > 1 ? 512 : 1024) / UP_THREADS;
 constexpr bool SAME = Same<Gate, Up>::value;
 
 template <int ROWS> struct UpParts {
-    float part[2][2][SPLIT][ROWS * 16]; // [tile][gate, up][split][r][row of the tile]
+    float part[2][SIDES][SPLIT][ROWS * 16]; // [tile][side][split][r][row of the tile]
 
     // h of row `lane` of the block's 32, for row r: the same order of sums wherever it is made.
     __device__ __forceinline__ float hidden(int lane, int r) const
@@ -50,17 +53,18 @@ template <int ROWS> struct UpParts {
         float g = 0, u = 0;
 #pragma unroll
         for (int k = 0; k < SPLIT; k++) {
-            g += part[lane / 16][0][k][r * 16 + lane % 16];
-            u += part[lane / 16][1][k][r * 16 + lane % 16];
+            if (SIDES == 2) g += part[lane / 16][0][k][r * 16 + lane % 16];
+            u += part[lane / 16][SIDES - 1][k][r * 16 + lane % 16];
         }
-        return swiglu(g, u);
+        return activation(ACTIVATION, LIMIT, g, u);
     }
 };
 
-__device__ __forceinline__ u64 slot_address(const u64 *slot, int i)
+// Where the weights of a block's side are; the table passes through L1.
+__device__ __forceinline__ const u8 *side_of(const u64 *slot, int expert, int side)
 {
-    uint2 v = keep8(slot + i);
-    return (u64)v.y << 32 | v.x;
+    uint2 v = keep8(slot + expert * 3 + 2 - SIDES + side);
+    return (const u8 *)((u64)v.y << 32 | v.x);
 }
 
 // The slot table to L1, before the ids are known: it is older than any step.
@@ -79,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
     __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
-    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT, ff_tile = blockIdx.x * 2 + tile;
+    int side = warp / SPLIT % SIDES, tile = warp / SPLIT / SIDES, first = warp % SPLIT, ff_tile = blockIdx.x * 2 + tile;
     if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
     expect_slots(slot, n_expert);
@@ -92,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if ((int)threadIdx.x + i * UP_THREADS < PIECES) piece[i] = row.piece(x, 0, threadIdx.x + i * UP_THREADS);
-    const u8 *matrix = (const u8 *)slot_address(slot, expert * 3 + side);
+    const u8 *matrix = side_of(slot, expert, side);
     auto put_row = [&] {
 #pragma unroll
         for (int i = 0; i < EACH; i++)
@@ -146,7 +150,9 @@ __device__ __forceinline__ void up_tiles(const u8 *matrix, int tile, int side, i
         if (!dot.CONTINUES && next) dot.start(next, first, lane);
         reduce(sums, lane, parts[buffer].part[tile][side][first]);
         __syncthreads(); // the other buffer is free again when all have come here
-        if (warp < n) quantise32(parts[buffer].hidden(lane, warp), h, FF_PAD / 128, pair_base + member[warp], f);
+#pragma unroll
+        for (int r = 0; r < MANY_ROWS; r += UP_WARPS) // once, where there are as many warps as rows
+            if (r + warp < n) quantise32(parts[buffer].hidden(lane, r + warp), h, FF_PAD / 128, pair_base + member[r + warp], f);
     }
 }
 
@@ -163,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
     __shared__ __align__(16) u32 lut_up[!SAME && Up::LUT_WORDS ? Up::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.y;
-    int side = warp / SPLIT % 2, tile = warp / SPLIT / 2, first = warp % SPLIT;
+    int side = warp / SPLIT % SIDES, tile = warp / SPLIT / SIDES, first = warp % SPLIT;
     chain_wait();
     chain_launch(); // only now: `down` reads the ids before it waits for this kernel
     int expert = valid_expert(ids, me, n_expert);
@@ -184,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (member[0] != me) return;
     if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
-    const u8 *matrix = (const u8 *)slot[expert * 3 + side];
+    const u8 *matrix = side_of(slot, expert, side);
     for (int from = 0; from < n_member; from += MANY_ROWS) {
         int n = min(n_member - from, MANY_ROWS);
         mote_step_act x = x_in;

@@ -45,15 +45,15 @@ extern "C" __global__ void input_rows(const float *x, const __grid_constant__ Ro
     }
 }
 
-// h[p] = act(gate[p], up[p]); to `hidden` f32 when given, quantised to `act` when act.q is. A block a pair.
-extern "C" __global__ void activate(const float *gate, const float *up, int n_ff, int n_unit, int pair_base, float *hidden,
-                                    const __grid_constant__ mote_step_act act)
+// h[p] = activation(gate[p], up[p]), without a gate (null) of up alone; to `hidden` f32 when given, quantised to `act` when act.q is. A block a pair.
+extern "C" __global__ void activate(int kind, float limit, const float *gate, const float *up, int n_ff, int n_unit, int pair_base,
+                                    float *hidden, const __grid_constant__ mote_step_act act)
 {
     chain_launch();
     chain_wait();
     size_t p = blockIdx.x;
     for (int c = threadIdx.x; c < n_unit * 128; c += blockDim.x) {
-        float v = c < n_ff ? swiglu(gate[p * n_ff + c], up[p * n_ff + c]) : 0;
+        float v = c < n_ff ? activation(kind, limit, gate ? gate[p * n_ff + c] : 0, up[p * n_ff + c]) : 0;
         if (hidden && c < n_ff) hidden[p * n_ff + c] = v;
         if (act.q) quantise32(v, act, n_unit, pair_base + (int)p, c / 32);
     }
