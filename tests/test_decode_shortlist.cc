@@ -1,10 +1,12 @@
-/* test_decode_shortlist.cc: shortlist.cu whole on the host: rows of every kind against the definition.
+/* test_decode_shortlist.cc: shortlist.cu whole on the host: rows of every kind against the definition, and the tokens that
+ * the chain picks from its lists against those it picks from the rows.
  */
 #include "device_step.h"
 
 #include "cuda/kernels/order.cuh"
 
 extern "C" {
+#include "engine/sampler.h"
 #include "host_shortlist.h"
 }
 
@@ -133,6 +135,39 @@ static void test_rows(void **state)
     }
 }
 
+static void test_tokens(void **state)
+{
+    (void)state;
+    static const struct mote_chain_options options[] = {
+        {0, 0, 1, 0, 1, 0, 3},           {0, 0, 1, 0, 1.4f, 64, 3},       {0.8f, 40, 0.95f, 0.05f, 1, 0, 3},
+        {0.7f, 20, 1, 0, 1.1f, 64, 3},   {1, 0, 0.9f, 0, 1, 0, 3},        {1, 0, 1, 0.02f, 1, 0, 3},
+        {1, 0, 1, 0, 1, 0, 3},           {1.3f, 1000, 0.99f, 0, 1, 0, 3},
+    };
+    const vocab &of = vocabs[2];
+    array<float> logits((size_t)(3 * of.n));
+    fill(NORMAL, logits.at, of.n);
+    fill(TIES, logits.at + of.n, of.n);
+    fill(SPARSE, logits.at + 2 * of.n, of.n);
+    array<mote_shortlist> list = lists_of(of, logits);
+    int32_t recent[64];
+    for (int i = 0; i < 64; i++) recent[i] = list[0].id[i * 3];
+    for (const mote_chain_options &o : options) {
+        struct mote_chain *by_row, *by_list;
+        assert_int_equal(mote_chain_create(&o, of.n, NULL, &by_row), MOTE_OK);
+        assert_int_equal(mote_chain_create(&o, of.n, NULL, &by_list), MOTE_OK);
+        for (int d = 0; d < 18; d++) {
+            const float *row = logits.at + d % 3 * of.n;
+            int32_t want, got = -1;
+            assert_int_equal(mote_chain_pick(by_row, row, recent, 64, &want, NULL), MOTE_OK);
+            if (!mote_chain_pick_best(by_list, &list[d % 3], recent, 64, &got, NULL))
+                assert_int_equal(mote_chain_pick(by_list, row, recent, 64, &got, NULL), MOTE_OK);
+            assert_int_equal(got, want);
+        }
+        mote_chain_destroy(by_row);
+        mote_chain_destroy(by_list);
+    }
+}
+
 static int end(void **state)
 {
     (void)state;
@@ -143,6 +178,6 @@ static int end(void **state)
 int main(void)
 {
     mote_rng_seed(&rng, 21);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_tokens)};
     return cmocka_run_group_tests(tests, NULL, end);
 }
