@@ -111,7 +111,8 @@ MOTE_API int64_t mote_session_length(const mote_session *session);
 MOTE_API const int32_t *mote_session_tokens(const mote_session *session); /* [length] */
 MOTE_API mote_status mote_session_truncate(mote_session *session,
                                            int64_t length); /* forget what comes after */
-/* [n_vocab], valid until the next eval; NULL before the first. */
+/* [n_vocab], valid until the next eval; NULL before the first, or when the device fails to send them (mote_error): they
+ * come over when they are asked for, so a loop that only samples should not ask. */
 MOTE_API const float *mote_session_logits(const mote_session *session);
 
 struct mote_sampler_options {
@@ -127,7 +128,8 @@ MOTE_API mote_status mote_sampler_create(const mote_model *model, const struct m
                                          mote_sampler **out);
 MOTE_API void mote_sampler_destroy(mote_sampler *sampler);
 /* The next token for the session's logits (it is not appended). MOTE_NUMERIC on NaN logits, MOTE_ARGUMENT before the
- * first eval. The session must be of the sampler's model. */
+ * first eval. The session must be of the sampler's model. On a device the best 256 logits usually decide (greedy, any
+ * top_k of some dozens); the whole row is fetched where they do not, and the token is the same. */
 MOTE_API mote_status mote_sampler_next(mote_sampler *sampler, const mote_session *session, int32_t *id);
 
 /* Bytes of a token stream: complete UTF-8 only; call `end` for what was held back. out must have room for

@@ -57,7 +57,7 @@ static inline float rsqrtf(float v)
 {
     return 1 / sqrtf(v);
 }
-static inline float __ldcg(const float *p)
+template <class T> static inline T __ldcg(const T *p)
 {
     return *p;
 }

@@ -1,10 +1,13 @@
 /* test_cuda_model.c: whole models on a device against the CPU with float activations: logits, greedy text, prompts in one
- * chunk and in several, sessions together, fused and not, recorded steps and launches one by one.
+ * chunk and in several, sessions together, fused and not, recorded steps and launches one by one; tokens from shortlists
+ * against tokens from rows.
  *
  * MOTE_CUDA_MODELS    models, colon between them (models/fable-tq1_0.gguf)
  * MOTE_CUDA_GOLDEN    model:golden.json, colon between all (fable and fable-ternary of ../shared where they are) */
+#include "engine/sampler.h"
 #include "engine/vocab.h"
 #include "golden.h"
+#include "host_shortlist.h"
 #include "model/plan.h"
 #include "need_device.h"
 
@@ -308,6 +311,97 @@ static void test_batch(void **state)
     each_model(check_batch);
 }
 
+/* ---- tokens ---- */
+
+static void check_list(const char *path, const struct mote_shortlist *list, const float *row, int64_t n_vocab)
+{
+    static struct mote_shortlist want;
+    host_shortlist(row, (int)n_vocab, 0, &want);
+    double error = fabs((double)list->sum - (double)want.sum);
+    if (list->n != want.n || memcmp(list->id, want.id, (size_t)want.n * sizeof *want.id) ||
+        !(error <= MOTE_SHORTLIST_ERROR * (double)want.sum))
+        fail_msg("%s: the shortlist is not the row's: %d, sum %.9g; %d, %.9g", path, list->n,
+                 (double)list->sum, want.n, (double)want.sum);
+}
+
+/* Five sessions: each token from the shortlist where that decides, against the whole row's. */
+static void check_tokens(const char *path)
+{
+    enum { SESSIONS = 5, STEPS = 24 };
+    static const struct mote_chain_options options[] = {
+        {.top_p = 1, .repeat_penalty = 1, .seed = 1},
+        {.top_p = 1, .repeat_penalty = 1.2f, .repeat_last = 64, .seed = 2},
+        {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .seed = 3},
+        {.temperature = 0.8f, .top_k = 40, .top_p = 1, .repeat_penalty = 1.1f, .repeat_last = 64, .seed = 4},
+        {.temperature = 1, .top_p = 0.9f, .repeat_penalty = 1, .seed = 5},
+        {.temperature = 1, .top_p = 1, .min_p = 0.1f, .repeat_penalty = 1, .seed = 6},
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 7},               /* rows alone */
+        {.temperature = 2, .top_k = 2000, .top_p = 1, .repeat_penalty = 1, .seed = 8} /* likewise */
+    };
+    enum { N_OPTIONS = sizeof options / sizeof *options };
+    static struct prompt prompt[N_PROMPT];
+    struct run run;
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &run);
+    make_prompts(&run, prompt);
+    int64_t n_vocab = (int64_t)run.network->hyper.n_vocab;
+    int decided[N_OPTIONS] = {0};
+    for (int o = 0; o < N_OPTIONS; o++) {
+        struct mote_timeline *session[SESSIONS];
+        struct mote_chain *by_list[SESSIONS], *by_row[SESSIONS];
+        struct mote_turn turn[SESSIONS];
+        int32_t id[SESSIONS], want;
+        for (int s = 0; s < SESSIONS; s++) {
+            session[s] = run_session(&run, N_CTX, MOTE_KV_F16);
+            must(mote_chain_create(&options[o], n_vocab, NULL, &by_list[s]));
+            must(mote_chain_create(&options[o], n_vocab, NULL, &by_row[s]));
+            turn[s] = (struct mote_turn){.session = session[s], .ids = prompt[s].ids, .n = prompt[s].n};
+        }
+        must(mote_timeline_eval_many(turn, SESSIONS));
+        for (int step = 0; step < STEPS; step++) {
+            for (int s = 0; s < SESSIONS; s++) {
+                const int32_t *recent = mote_timeline_tokens(session[s]);
+                int64_t n_recent = mote_timeline_n_token(session[s]);
+                struct mote_shortlist list = *mote_timeline_shortlist(session[s]);
+                int is_decided = mote_chain_pick_best(by_list[s], &list, recent, n_recent, &id[s], NULL);
+                const float *row = mote_timeline_logits(session[s]);
+                if (!row) fail_msg("%s", mote_error());
+                if (!is_decided) must(mote_chain_pick(by_list[s], row, recent, n_recent, &id[s], NULL));
+                must(mote_chain_pick(by_row[s], row, recent, n_recent, &want, NULL));
+                decided[o] += is_decided;
+                if (id[s] != want)
+                    fail_msg(
+                        "%s, options %d, session %d, step %d: token %d from the shortlist, %d from the row",
+                        path, o, s, step, id[s], want);
+                if (o == 0) check_list(path, &list, row, n_vocab);
+                turn[s] = (struct mote_turn){.session = session[s], .ids = &id[s], .n = 1};
+            }
+            if (step % 2) must(mote_timeline_eval_many(turn, SESSIONS));
+            else
+                for (int s = 0; s < SESSIONS;
+                     s++) /* each in the others' place, which bring their rows over */
+                    must(mote_timeline_eval(session[s], &id[s], 1));
+        }
+        for (int s = 0; s < SESSIONS; s++) {
+            mote_timeline_destroy(session[s]);
+            mote_chain_destroy(by_list[s]);
+            mote_chain_destroy(by_row[s]);
+        }
+    }
+    for (int o = 0; o < 4; o++) /* the usual ones never need a row */
+        if (decided[o] != SESSIONS * STEPS)
+            fail_msg("%s, options %d: shortlists decided %d of %d", path, o, decided[o], SESSIONS * STEPS);
+    print_message("%s: shortlists decided of %d tokens:", path, SESSIONS * STEPS);
+    for (int o = 0; o < N_OPTIONS; o++) print_message(" %d", decided[o]);
+    print_message("\n");
+    run_close(&run);
+}
+
+static void test_tokens(void **state)
+{
+    (void)state;
+    each_model(check_tokens);
+}
+
 /* ---- the same bits ---- */
 
 /* Prompts in steps of few rows, greedy text, two sessions in turn and together, a rewind: logits of every step. */
@@ -543,7 +637,7 @@ int main(void)
         cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_golden),     cmocka_unit_test(test_caches),
         cmocka_unit_test(test_batch),       cmocka_unit_test(test_rerun),      cmocka_unit_test(test_graph),
         cmocka_unit_test(test_fused),       cmocka_unit_test(test_fused_text), cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_successor),
+        cmocka_unit_test(test_successor),   cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "engine/sampler.h"
+#include "host_shortlist.h"
 
 static struct mote_chain *chain_with(struct mote_chain_options options, int64_t n_vocab)
 {
@@ -172,6 +173,133 @@ static void test_logprob(void **state)
     mote_chain_destroy(chain);
 }
 
+/* ---- from a shortlist ---- */
+
+static void normal_row(struct mote_rng *rng, double spread, float *logits, int n)
+{
+    for (int i = 0; i < n; i += 2) {
+        double pair[2];
+        mote_rng_normal2(rng, pair);
+        logits[i] = (float)(spread * pair[0]);
+        if (i + 1 < n) logits[i + 1] = (float)(spread * pair[1]);
+    }
+}
+
+/* Draws from the list where it decides, else from the row, against draws from rows alone; how many the list decided. */
+static int draw_both(struct mote_chain_options options, const float *logits, int n, double error,
+                     const int32_t *recent, int n_recent, int draws)
+{
+    static struct mote_shortlist list;
+    int decided = 0;
+    host_shortlist(logits, n, error, &list);
+    struct mote_chain *by_row = chain_with(options, n), *by_list = chain_with(options, n);
+    for (int d = 0; d < draws; d++) {
+        int32_t want, got = -1;
+        float want_log, got_log = 1;
+        assert_int_equal(mote_chain_pick(by_row, logits, recent, n_recent, &want, &want_log), MOTE_OK);
+        if (mote_chain_pick_best(by_list, &list, recent, n_recent, &got, &got_log)) decided++;
+        else assert_int_equal(mote_chain_pick(by_list, logits, recent, n_recent, &got, &got_log), MOTE_OK);
+        if (got != want) fail_msg("draw %d: %d from the shortlist, %d from the row", d, got, want);
+        assert_true(fabs((double)got_log - (double)want_log) <= 1e-5);
+    }
+    mote_chain_destroy(by_row);
+    mote_chain_destroy(by_list);
+    return decided;
+}
+
+/* Rows of every kind, all kinds of options: the same tokens. */
+static void test_shortlist(void **state)
+{
+    (void)state;
+    enum { N = 6000, ROWS = 8, DRAWS = 6, RECENT = 90 };
+    static float logits[N];
+    static const struct mote_chain_options options[] = {
+        {.top_p = 1, .repeat_penalty = 1},
+        {.top_p = 1, .repeat_penalty = 1.3f, .repeat_last = 64},
+        {.top_p = 1, .repeat_penalty = 0.7f, .repeat_last = 64},
+        {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1},
+        {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .repeat_penalty = 1.1f, .repeat_last = 64},
+        {.temperature = 1.5f, .top_k = 250, .top_p = 1, .repeat_penalty = 2, .repeat_last = 64},
+        {.temperature = 1, .top_k = 300, .top_p = 0.9f, .repeat_penalty = 1},
+        {.temperature = 0.5f, .top_k = 1, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 0.9f, .repeat_penalty = 1},
+        {.temperature = 0.6f, .top_p = 0.8f, .repeat_penalty = 1.2f, .repeat_last = 64},
+        {.temperature = 1.4f, .top_p = 0.5f, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 1, .min_p = 0.1f, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = 1e-3f, .top_p = 0.9f, .repeat_penalty = 1.5f, .repeat_last = 64},
+        {.temperature = 40, .top_p = 0.02f, .repeat_penalty = 1},
+    };
+    enum { N_OPTIONS = sizeof options / sizeof *options };
+    struct mote_rng rng;
+    mote_rng_seed(&rng, 33);
+    int decided[N_OPTIONS] = {0};
+    for (int row = 0; row < ROWS; row++) {
+        int n = row == 5 ? 100 : row == 6 ? MOTE_SHORTLIST : N;
+        normal_row(&rng, row == 3 ? 0.01 : 3, logits, n);
+        for (int i = 0; i < n; i++) {
+            if (row == 1) logits[i] = rintf(logits[i]); /* ties */
+            if (row == 2 && i % 3) logits[i] = -INFINITY;
+            if (row == 4) logits[i] = 1;
+            if (row == 7) logits[i] = i < 300 ? 8 - (float)i * 0.02f : -90;
+        }
+        int32_t recent[RECENT];
+        static struct mote_shortlist list;
+        host_shortlist(logits, n, 0, &list);
+        for (int i = 0; i < RECENT; i++) /* many of the best, some of all, some that are none */
+            recent[i] = i % 7 == 6 ? n + i : i % 3 ? list.id[i] : (int32_t)mote_rng_below(&rng, (uint64_t)n);
+        for (size_t o = 0; o < N_OPTIONS; o++) {
+            struct mote_chain_options seeded = options[o];
+            seeded.seed = (uint64_t)row;
+            int got = 0;
+            for (int error = -1; error <= 1; error++)
+                got += draw_both(seeded, logits, n, error, recent, RECENT, DRAWS);
+            assert_true(got == 0 || got == 3 * DRAWS || options[o].top_p < 1);
+            if (row == 0) decided[o] = got;
+        }
+    }
+    /* On a row like a model's: what needs all of the vocabulary, or tokens beyond the list, is refused, the rest is not. */
+    static const int expected[N_OPTIONS] = {1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0};
+    for (size_t o = 0; o < N_OPTIONS; o++)
+        if (decided[o] != expected[o] * 3 * DRAWS)
+            fail_msg("options %zu: the list decided %d of %d", o, decided[o], 3 * DRAWS);
+}
+
+/* top_p at the very sum of the first tokens, and beside it: never another token, and decided when it is not too near. */
+static void test_shortlist_brink(void **state)
+{
+    (void)state;
+    enum { N = 4000 };
+    static float logits[N];
+    static struct item kept[N];
+    struct mote_rng rng;
+    mote_rng_seed(&rng, 34);
+    normal_row(&rng, 1, logits, N);
+    for (int i = 0; i < 40; i++) logits[i * 100] = 14 - (float)i * 0.1f;
+    static const float temperature[] = {1, 0.7f, 1.1f};
+    int clear = 0, doubtful = 0;
+    for (int t = 0; t < 3; t++) {
+        struct mote_chain_options options = {.temperature = temperature[t], .top_p = 1, .repeat_penalty = 1};
+        double sum = 0, upto = 0;
+        int n = survivors(&options, logits, N, kept);
+        for (int i = 0; i < n; i++) sum += kept[i].p;
+        for (int i = 0; i < 20; i++) {
+            upto += kept[i].p;
+            for (int step = -2; step <= 2; step++) {
+                options.top_p = (float)(upto / sum * (1 + 1e-3 * step));
+                options.seed = (uint64_t)(i * 5 + step);
+                for (int error = -1; error <= 1; error += 2) {
+                    int got = draw_both(options, logits, N, error, NULL, 0, 3);
+                    if (t == 0 && step) clear += got;
+                    else if (t == 0) doubtful += got;
+                }
+            }
+        }
+    }
+    assert_int_equal(clear, 20 * 4 * 2 * 3);
+    assert_true(doubtful < 20 * 2 * 3);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -225,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_greedy),           cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_large_vocabulary), cmocka_unit_test(test_seed),
         cmocka_unit_test(test_logprob),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_shortlist),        cmocka_unit_test(test_shortlist_brink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

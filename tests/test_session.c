@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #include "engine/parity.h"
+#include "engine/sampler.h"
+#include "host_shortlist.h"
 #include "model/plan.h"
 
 enum { N = 150 };
@@ -163,6 +165,126 @@ static void test_rewind(void **state)
     run_close(&run);
 }
 
+/* ---- rows that stay with the backend ---- */
+
+/* The CPU, with what a device has: shortlists, and bytes that cross a bus. */
+static const struct mote_backend_ops *plain_ops;
+static size_t fetched;
+
+static mote_status count_fetch(struct mote_backend *backend, void *host_to, const void *from, size_t size)
+{
+    fetched += size;
+    return plain_ops->fetch(backend, host_to, from, size);
+}
+static mote_status count_download(struct mote_backend *backend, void *host_to, const void *from, size_t size)
+{
+    fetched += size;
+    return plain_ops->download(backend, host_to, from, size);
+}
+static mote_status make_lists(struct mote_backend *backend, const float *logits, int64_t n_row,
+                              struct mote_shortlist *list)
+{
+    (void)backend;
+    assert_in_range(n_row, 1, MOTE_SHORTLIST_ROWS);
+    for (int64_t i = 0; i < n_row; i++) host_shortlist(logits + i * 4096, 4096, 0, &list[i]);
+    return MOTE_OK;
+}
+
+static void test_kept_rows(void **state)
+{
+    (void)state;
+    need_shared();
+    enum { SESSIONS = 37, STEPS = 4, ROW = 4096 * sizeof(float), LIST = sizeof(struct mote_shortlist) };
+    struct run run, plain;
+    run_open(FABLE, &(struct run_options){.n_thread = 2, .max_row = 64}, &run);
+    run_open(FABLE, &(struct run_options){.n_thread = 2, .max_row = 64}, &plain);
+    plain_ops = run.backend->ops;
+    struct mote_backend_ops ops = *plain_ops;
+    ops.fetch = count_fetch;
+    ops.download = count_download;
+    ops.shortlist = make_lists;
+    run.backend->ops = &ops;
+    struct mote_timeline *kept[SESSIONS], *want[SESSIONS];
+    struct mote_turn turn[2][SESSIONS];
+    for (int s = 0; s < SESSIONS; s++) {
+        kept[s] = run_session(&run, 40, MOTE_KV_F32);
+        want[s] = run_session(&plain, 40, MOTE_KV_F32);
+    }
+    struct mote_chain_options usual = {
+        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .repeat_penalty = 1.1f, .repeat_last = 64};
+    struct mote_chain_options uncut = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+    struct mote_chain *chain[2][2];
+    for (int i = 0; i < 2; i++) {
+        must(mote_chain_create(&usual, 4096, NULL, &chain[0][i]));
+        must(mote_chain_create(&uncut, 4096, NULL, &chain[1][i]));
+    }
+    int32_t token[2], id[SESSIONS];
+
+    /* A prompt in three chunks and a decode step: a list each, and the row when it must be. */
+    fetched = 0;
+    must(mote_timeline_eval(want[0], ids, 20));
+    must(mote_timeline_eval(kept[0], ids, 20));
+    assert_int_equal(fetched, LIST);
+    for (int c = 0; c < 2; c++) {
+        must(mote_chain_next(chain[c][0], kept[0], &token[0], NULL));
+        must(mote_chain_next(chain[c][1], want[0], &token[1], NULL));
+        assert_int_equal(token[0], token[1]);
+        assert_int_equal(fetched, c ? LIST + ROW : LIST);
+    }
+    assert_memory_equal(mote_timeline_logits(kept[0]), mote_timeline_logits(want[0]), ROW);
+    assert_int_equal(fetched, LIST + ROW); /* once */
+
+    /* A row outlives a step of another session, and one of many in two groups of rows. */
+    must(mote_timeline_eval(kept[0], ids + 20, 1));
+    must(mote_timeline_eval(want[0], ids + 20, 1));
+    for (int step = 0; step < STEPS; step++) {
+        for (int s = 1; s < SESSIONS; s++) {
+            id[s] = ids[s + step];
+            turn[0][s] = (struct mote_turn){.session = kept[s], .ids = &id[s], .n = 1};
+            turn[1][s] = (struct mote_turn){.session = want[s], .ids = &id[s], .n = 1};
+        }
+        must(mote_timeline_eval_many(&turn[0][1], SESSIONS - 1));
+        must(mote_timeline_eval_many(&turn[1][1], SESSIONS - 1));
+        for (int s = step % 2; s < SESSIONS; s += 2) {
+            must(mote_chain_next(chain[0][0], kept[s], &token[0], NULL));
+            must(mote_chain_next(chain[0][1], want[s], &token[1], NULL));
+            assert_int_equal(token[0], token[1]);
+            if (s % 3 == 0) continue; /* its row is still with the backend */
+            assert_memory_equal(mote_timeline_logits(kept[s]), mote_timeline_logits(want[s]), ROW);
+        }
+    }
+    for (int s = 0; s < SESSIONS; s++)
+        assert_memory_equal(mote_timeline_logits(kept[s]), mote_timeline_logits(want[s]), ROW);
+
+    /* What is forgotten is not fetched, nor written after its session has gone. */
+    for (int s = 1; s < 4; s++) must(mote_timeline_eval(kept[s], ids, 1));
+    fetched = 0;
+    must(mote_timeline_rewind(kept[3], 2)); /* two others were fetched by the steps after theirs */
+    must(mote_timeline_eval(kept[4], ids, 1));
+    mote_timeline_destroy(kept[4]);
+    must(mote_timeline_eval(kept[5], ids, 1));
+    assert_int_equal(fetched, 2 * LIST);
+    assert_null(mote_timeline_shortlist(kept[3]));
+    must_fail(mote_chain_next(chain[0][0], kept[3], &token[0], NULL), MOTE_ARGUMENT, "no logits");
+
+    /* Rows looked at one by one, or kept by the caller, leave no list behind. */
+    float *all = malloc(2 * ROW);
+    must(mote_timeline_eval_all(kept[6], ids, 2, all));
+    assert_int_equal(mote_timeline_shortlist(kept[6])->n, 0);
+    assert_memory_equal(mote_timeline_logits(kept[6]), all + 4096, ROW);
+    must(mote_chain_next(chain[0][0], kept[6], &token[0], NULL));
+    free(all);
+
+    for (int s = 0; s < SESSIONS; s++) {
+        if (s != 4) mote_timeline_destroy(kept[s]);
+        mote_timeline_destroy(want[s]);
+    }
+    for (int i = 0; i < 4; i++) mote_chain_destroy(chain[i / 2][i % 2]);
+    run.backend->ops = plain_ops;
+    run_close(&run);
+    run_close(&plain);
+}
+
 static volatile int flag;
 static int cancel_at;
 static void cancel_later(void *context, const struct mote_tap *tap)
@@ -310,13 +432,10 @@ int main(void)
 {
     make_ids();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_rewind),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_rewind),
+        cmocka_unit_test(test_kept_rows), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_plan),      cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_parity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* bench_model.c: a whole model through sessions: prompts ("pp512"), then generation at several depths ("tg64 @ 2048"), by
- * several sessions together ("tg64 x 4 @ 2048").
+ * several sessions together ("tg64 x 4 @ 2048"). Every token that is generated is picked too, greedily: what of the logits
+ * a loop needs is fetched and looked at. (The next step evaluates another, so that what is read does not depend on it.)
  *
  * Bytes are the weights that the steps read, each once per step: everything but the embedding's rows, and of the
  * experts as many as so many rows choose on average when the router favours none, n (1 - (1 - k/n)^rows). Generation
@@ -19,6 +20,7 @@ struct model_bench {
     const struct mote_bench_job *job;
     mote_model *model;
     mote_session *session[MAX_SESSIONS]; /* made as they are needed */
+    struct mote_chain *chain;            /* greedy */
     int64_t n_session;                   /* of the row being timed */
     struct mote_model_info info;
     double dense_bytes, output_bytes, expert_bytes; /* all layers; all experts */
@@ -126,6 +128,9 @@ static mote_status run_generate(void *context, int64_t run)
                                          .ids = bench->tokens + (bench->depth + i + 131 * j) % bench->n_token,
                                          .n = 1};
         TRY(mote_timeline_eval_many(turn, bench->n_session));
+        int32_t token;
+        for (int64_t j = 0; j < bench->n_session; j++)
+            TRY(mote_chain_next(bench->chain, turn[j].session, &token, NULL));
     }
     return MOTE_OK;
 }
@@ -170,6 +175,8 @@ static mote_status open_model(struct model_bench *bench, int64_t n_token)
     bench->info.struct_size = sizeof bench->info;
     TRY(mote_model_describe(bench->model, &bench->info));
     TRY(count_bytes(bench));
+    struct mote_chain_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    TRY(mote_chain_create(&greedy, bench->info.n_vocab, NULL, &bench->chain));
     TRY(mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, (size_t)n_token, sizeof *bench->tokens, &bench->tokens));
     struct mote_rng rng;
     mote_rng_seed(&rng, 17);
@@ -210,6 +217,7 @@ mote_status mote_bench_model(const struct mote_bench_job *job)
         for (size_t i = 0; status == MOTE_OK && i < n_depth; i++)
             status = bench_row(&bench, n_generate, depth[i], batch[j], 0);
     for (int i = 0; i < MAX_SESSIONS; i++) mote_session_destroy(bench.session[i]);
+    mote_chain_destroy(bench.chain);
     mote_model_close(bench.model);
     mote_mem_free(bench.tokens);
     return status;

@@ -107,8 +107,5 @@ void mote_sampler_destroy(mote_sampler *sampler)
 
 mote_status mote_sampler_next(mote_sampler *sampler, const mote_session *session, int32_t *id)
 {
-    const float *logits = mote_timeline_logits(session->timeline);
-    FAIL_IF(!logits, MOTE_ARGUMENT, "sampler: the session has no logits: evaluate a token first");
-    return mote_chain_pick(sampler->chain, logits, mote_timeline_tokens(session->timeline),
-                           mote_timeline_n_token(session->timeline), id, NULL);
+    return mote_chain_next(sampler->chain, session->timeline, id, NULL);
 }

@@ -21,6 +21,7 @@
 #include "cpu/act.h"
 #include "cpu/activation.h"
 #include "cpu/kernel.h"
+#include "cuda/step.h"
 #include "quant/format.h"
 
 struct mote_backend;
@@ -179,6 +180,10 @@ struct mote_moe {
     float *shared_hidden;                  /* [n_row][shared n_ff] or NULL */
 };
 
+/* ---- shortlists ---- */
+
+enum { MOTE_SHORTLIST_ROWS = 32 }; /* in one call */
+
 /* ---- replay ---- */
 
 enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
@@ -237,6 +242,10 @@ struct mote_backend_ops {
     mote_status (*attend)(struct mote_backend *backend, const struct mote_attention *job);
     mote_status (*route)(struct mote_backend *backend, const struct mote_route *job);
     mote_status (*moe)(struct mote_backend *backend, const struct mote_moe *job);
+    /* The best of every row of logits [n_row][limits.n_vocab]: list [n_row], backend memory; n_row <=
+     * MOTE_SHORTLIST_ROWS. NULL: a row of logits is nearer to whoever draws from it than any list. */
+    mote_status (*shortlist)(struct mote_backend *backend, const float *logits, int64_t n_row,
+                             struct mote_shortlist *list);
 };
 
 struct mote_backend { /* first member of every implementation */
@@ -254,6 +263,7 @@ struct mote_backend_limits {
     int64_t n_ff_shared;      /* widest shared expert or dense layer; 0: none */
     int32_t n_expert, n_used; /* 0: none */
     int64_t n_head, n_head_kv, head_dim, n_rot;
+    int64_t n_vocab;                        /* of a row of logits; 0: no shortlists */
     unsigned act_linear, act_moe, act_down; /* bit mote_act_type: activation types of linear inputs, of moe
                                                inputs, of inputs of down */
 };

@@ -8,6 +8,7 @@
 
 static const struct cuda_text rows_text = {.name = "rows.cu",
                                            .kernel = {"input_rows", "activate", "combine"}};
+static const struct cuda_text shortlist_text = {.name = "shortlist.cu", .kernel = {"shortlist"}};
 
 /* ---- layout of the scratch ---- */
 
@@ -19,6 +20,7 @@ struct cuda_scratch {
     size_t gate, up, product; /* f32, unfused and plain: [max_pair][n_ff], .., [max_pair][d_model] */
     size_t hidden;            /* f32 [max_pair][n_ff]: plain experts */
     size_t ticket;            /* i32 [max_row] */
+    size_t group;             /* [shortlist rows][groups of a row] */
     size_t attend, prefill;
     size_t bytes;
 };
@@ -43,30 +45,39 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Blocks of shortlist.cu for a row. */
+static int64_t span_count(const struct mote_backend_limits *l)
+{
+    return (l->n_vocab + MOTE_SPAN_LOGITS - 1) / MOTE_SPAN_LOGITS;
+}
+
 static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct cuda_scratch *at)
 {
     FAIL_IF(l->max_row < 1 || l->max_row > 65535, MOTE_ARGUMENT,
             "backend: %lld rows a step, expected 1..65535", (long long)l->max_row);
     FAIL_IF(l->n_expert < 0 || l->n_expert > MOTE_MAX_EXPERTS || l->n_used < 0 || l->n_used > l->n_expert ||
-                l->n_rot < 0 || l->n_rot > l->head_dim,
+                l->n_rot < 0 || l->n_rot > l->head_dim || l->n_vocab < 0 || l->n_vocab > INT32_MAX / 2,
             MOTE_ARGUMENT, "backend: limits out of range");
     memset(at, 0, sizeof *at);
-    int64_t n = l->max_row, pair = n * l->n_used, ff = larger(l->n_ff, l->n_ff_shared);
+    int64_t n = l->max_row, pair = n * l->n_used, ff = larger(l->n_ff, l->n_ff_shared),
+            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS;
     size_t total = 0;
     int ok = take(&total, &at->step, n, sizeof(int32_t)) && take(&total, &at->position, n, sizeof(int32_t)) &&
              take(&total, &at->span_of_row, n, sizeof(int32_t)) &&
              take(&total, &at->span, n, sizeof(struct mote_step_span));
     at->step_bytes = total;
-    ok = ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
-         take_act(&total, &at->act_q, &at->act_scale, &at->act_sum, n, larger(l->max_col, l->d_model)) &&
-         take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, pair + n, ff) &&
-         take(&total, &at->gate, larger(pair, n), (size_t)ff * sizeof(float)) &&
-         take(&total, &at->up, larger(pair, n), (size_t)ff * sizeof(float)) &&
-         take(&total, &at->hidden, larger(pair, n), (size_t)ff * sizeof(float)) &&
-         take(&total, &at->product, larger(pair, n), (size_t)l->d_model * sizeof(float)) &&
-         take(&total, &at->ticket, n, sizeof(int32_t)) &&
-         take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
-         take(&total, &at->prefill, 1, mote_cuda_prefill_scratch(l));
+    ok =
+        ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
+        take_act(&total, &at->act_q, &at->act_scale, &at->act_sum, n, larger(l->max_col, l->d_model)) &&
+        take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, pair + n, ff) &&
+        take(&total, &at->gate, larger(pair, n), (size_t)ff * sizeof(float)) &&
+        take(&total, &at->up, larger(pair, n), (size_t)ff * sizeof(float)) &&
+        take(&total, &at->hidden, larger(pair, n), (size_t)ff * sizeof(float)) &&
+        take(&total, &at->product, larger(pair, n), (size_t)l->d_model * sizeof(float)) &&
+        take(&total, &at->ticket, n, sizeof(int32_t)) &&
+        take(&total, &at->group, n_list * span_count(l) * MOTE_SPAN_GROUPS, sizeof(struct mote_step_group)) &&
+        take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
+        take(&total, &at->prefill, 1, mote_cuda_prefill_scratch(l));
     FAIL_IF(!ok, MOTE_ARGUMENT, "backend: scratch for %lld rows is more than an address space", (long long)n);
     at->bytes = total;
     return MOTE_OK;
@@ -109,6 +120,9 @@ static void show_compiling(void *context, size_t done, size_t total, size_t cach
 mote_status mote_cuda_common_programs(struct cuda_backend *cuda)
 {
     TRY(mote_cuda_program(cuda, &rows_text, &cuda->rows_program, "ROWS=1"));
+    if (cuda->limits.n_vocab)
+        TRY(mote_cuda_program(cuda, &shortlist_text, &cuda->shortlist_program, "VOCAB=%lld",
+                              (long long)cuda->limits.n_vocab));
     return mote_cuda_attend_programs(cuda);
 }
 
@@ -444,6 +458,17 @@ static mote_status embed(struct mote_backend *backend, const struct mote_weight 
     return mote_cuda_run(cuda, w->decode, CUDA_LINEAR_EMBED, n_row, 1, 1, 128, 0, args);
 }
 
+static mote_status shortlist(struct mote_backend *backend, const float *logits, int64_t n_row,
+                             struct mote_shortlist *list)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    FAIL_IF(n_row < 1 || n_row > MOTE_SHORTLIST_ROWS || n_row > cuda->limits.max_row, MOTE_ARGUMENT,
+            "shortlist: %lld rows, expected 1..%d", (long long)n_row, MOTE_SHORTLIST_ROWS);
+    void *args[] = {&logits, &cuda->group, &cuda->ticket, &list};
+    return mote_cuda_run(cuda, cuda->shortlist_program, 0, (unsigned)span_count(&cuda->limits),
+                         (unsigned)n_row, 1, MOTE_SPAN_THREADS, 0, args);
+}
+
 /* ---- the table ---- */
 
 static const struct mote_backend_ops cuda_ops = {
@@ -470,6 +495,7 @@ static const struct mote_backend_ops cuda_ops = {
     .attend = mote_cuda_attend,
     .route = mote_cuda_route,
     .moe = mote_cuda_moe,
+    .shortlist = shortlist,
 };
 
 static mote_status scratch(const struct mote_backend_options *options,
@@ -516,6 +542,7 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     cuda->hidden = (float *)(void *)(m + at.hidden);
     cuda->product = (float *)(void *)(m + at.product);
     cuda->ticket = (int32_t *)(void *)(m + at.ticket);
+    cuda->group = (struct mote_step_group *)(void *)(m + at.group);
     cuda->attend_scratch = m + at.attend;
     cuda->prefill_scratch = m + at.prefill;
     TRY(mote_cuda_alloc_pinned(cuda->cuda, at.step_bytes, &cuda->host_step));

@@ -151,10 +151,12 @@ struct cuda_backend {
         down;            /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
     const float *act_of; /* x whose rows `act` holds now; NULL: nothing's */
     float *gate, *up, *hidden, *product; /* unfused and plain experts */
-    int32_t *ticket;                     /* [max_row] of the router; zero between launches */
+    int32_t *ticket;                     /* [max_row] of router and shortlist; zero between launches */
+    struct mote_step_group *group;       /* [shortlist rows][groups of a row] */
     void *attend_scratch;                /* mote_cuda_attend_scratch bytes */
     void *prefill_scratch;               /* mote_cuda_prefill_scratch bytes */
     int attend_program, attend_prefill_program, rows_program;
+    int shortlist_program;                /* with limits.n_vocab */
     int prefill_program, prefill_is_bf16; /* prefill_step.cu; what its copy of x is made of */
 };
 
@@ -175,7 +177,7 @@ static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
 mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index,
                               const char *define, ...) __attribute__((format(printf, 4, 5)));
 
-/* The programs that every model needs: rows and attention. */
+/* The programs that every model needs: rows, attention, the shortlist. */
 mote_status mote_cuda_common_programs(struct cuda_backend *cuda);
 
 /* The constants by which a text knows an activation (expert.cuh). */

@@ -32,4 +32,23 @@ struct mote_step_act {
     int *sum;
 };
 
+/* The best of a row of logits: what a draw usually needs of it. Larger logits first, ties to the lower id; entries from
+ * n on have no meaning. n 0: it says nothing, look at the row (a logit is NaN or +inf, or none is finite, or nobody made
+ * it). n < MOTE_SHORTLIST: these are all that are finite. */
+enum { MOTE_SHORTLIST = 256 };
+struct mote_shortlist {
+    int n;
+    float sum; /* of exp(logit - logit[0]) over the whole row, to MOTE_SHORTLIST_ERROR of it */
+    float logit[MOTE_SHORTLIST];
+    int id[MOTE_SHORTLIST];
+};
+#define MOTE_SHORTLIST_ERROR 4e-6
+
+/* Scratch of shortlist.cu: a block's MOTE_SPAN_LOGITS logits become MOTE_SPAN_GROUPS of these. */
+enum { MOTE_SPAN_LOGITS = 4096, MOTE_SPAN_GROUPS = 64, MOTE_SPAN_THREADS = 512 };
+struct mote_step_group {
+    unsigned long long key; /* of its best logit; 0: none is finite */
+    float sum, pad;         /* of exp(logit - best) */
+};
+
 #endif

@@ -47,6 +47,8 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
       "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1 ITEM=2 D_MODEL=2048 WARPS=16"},
      "128/8",
      1},
+    {{"shortlist.cu", "VOCAB=151936"}, "151936", 1},
+    {{"shortlist.cu", "VOCAB=262144"}, "262144", 1},
     {{"plain.cu", "ITEM=1"}, "bf16", 1},
     {{"plain.cu", "ITEM=0"}, "f16", 1},
     {{"plain.cu", "ITEM=2"}, "f32", 1},

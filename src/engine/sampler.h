@@ -2,13 +2,15 @@
  * own random numbers.
  *
  * Order: repeat penalty, then (temperature 0: the largest, ties to the lower id), temperature, top-k, top-p,
- * min-p, draw. The same options, seed and logits give the same token on every machine.
+ * min-p, draw. The same options, seed and logits give the same token on every machine, whether it is picked from the
+ * row of logits or from its shortlist: one text draws from both, and a shortlist that leaves any doubt is refused.
  */
 #ifndef MOTE_ENGINE_SAMPLER_H
 #define MOTE_ENGINE_SAMPLER_H
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/session.h"
 
 struct mote_chain_options {
     float temperature;    /* >= 0; 0: greedy */
@@ -38,5 +40,17 @@ void mote_chain_destroy(struct mote_chain *sampler); /* NULL is fine */
  * Fails with MOTE_NUMERIC when a logit is NaN or +inf, or none is finite. */
 mote_status mote_chain_pick(struct mote_chain *sampler, const float *logits, const int32_t *recent,
                             int64_t n_recent, int32_t *token, float *logprob);
+
+/* The same from the best of the row: 1, or 0 when they do not decide it: nothing has been drawn then, and the row has to
+ * be looked at. They do not when tokens beyond them may be drawn (no cut at all, top_k above what is listed and top_p not
+ * reached), when a sum over the vocabulary is needed more exactly than the list says it, when a penalty below 1 raises
+ * others, and for logits that are refused. logprob is then within 1e-5 of the row's. */
+int mote_chain_pick_best(struct mote_chain *sampler, const struct mote_shortlist *best, const int32_t *recent,
+                         int64_t n_recent, int32_t *token, float *logprob);
+
+/* The token after what the session holds, from its shortlist where that decides, otherwise from its logits (fetched from
+ * the device then). Fails like mote_chain_pick, and with MOTE_ARGUMENT when the session has no logits. */
+mote_status mote_chain_next(struct mote_chain *sampler, struct mote_timeline *session, int32_t *token,
+                            float *logprob);
 
 #endif

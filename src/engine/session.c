@@ -8,8 +8,8 @@ enum { MAX_SPANS = 256 }; /* sequences in one step */
 struct mote_timeline {
     struct mote_forward *forward;
     struct mote_kv kv;
-    int32_t *token; /* [n_ctx], kv.n_past of them valid */
-    float *logits;  /* [n_vocab] */
+    int32_t *token;           /* [n_ctx], kv.n_past of them valid */
+    struct mote_row_kept row; /* after the last token */
     int has_logits;
 };
 
@@ -27,6 +27,7 @@ mote_status mote_timeline_create(struct mote_forward *forward, const struct mote
     struct mote_timeline *t;
     TRY(mote_mem_calloc(network->budget, MOTE_MEM_TABLES, 1, sizeof *t, &t));
     t->forward = forward;
+    t->row.at = -1;
     mote_status status;
     TRY_GOTO(mote_kv_create(&network->hyper, options->kv_type, n_ctx, mote_forward_backend(forward), &t->kv),
              status, fail);
@@ -34,7 +35,7 @@ mote_status mote_timeline_create(struct mote_forward *forward, const struct mote
              status, fail);
     struct mote_backend *backend = mote_forward_backend(forward);
     TRY_GOTO(backend->ops->alloc_host(backend, MOTE_MEM_TABLES,
-                                      (size_t)network->hyper.n_vocab * sizeof *t->logits, &t->logits),
+                                      (size_t)network->hyper.n_vocab * sizeof *t->row.logits, &t->row.logits),
              status, fail);
     *out = t;
     return MOTE_OK;
@@ -49,7 +50,8 @@ void mote_timeline_destroy(struct mote_timeline *t)
     mote_kv_destroy(&t->kv);
     mote_mem_free(t->token);
     struct mote_backend *backend = mote_forward_backend(t->forward);
-    if (t->logits) backend->ops->free(backend, t->logits);
+    mote_forward_drop(t->forward, &t->row);
+    if (t->row.logits) backend->ops->free(backend, t->row.logits);
     mote_mem_free(t);
 }
 
@@ -73,16 +75,27 @@ const int32_t *mote_timeline_tokens(const struct mote_timeline *t)
     return t->token;
 }
 
-const float *mote_timeline_logits(const struct mote_timeline *t)
+const float *mote_timeline_logits(struct mote_timeline *t)
 {
-    return t->has_logits ? t->logits : NULL;
+    return t->has_logits && mote_forward_fetch(t->forward, &t->row) == MOTE_OK ? t->row.logits : NULL;
+}
+
+const struct mote_shortlist *mote_timeline_shortlist(const struct mote_timeline *t)
+{
+    return t->has_logits ? &t->row.best : NULL;
+}
+
+static void forget_logits(struct mote_timeline *t)
+{
+    mote_forward_drop(t->forward, &t->row);
+    t->has_logits = 0;
 }
 
 mote_status mote_timeline_rewind(struct mote_timeline *t, int64_t n)
 {
     if (n == t->kv.n_past) return MOTE_OK;
     TRY(mote_kv_truncate(&t->kv, n));
-    t->has_logits = 0;
+    forget_logits(t);
     return MOTE_OK;
 }
 
@@ -151,7 +164,8 @@ static void look(void *context, int32_t row, const float *logits)
     int64_t i = of->done + row - l->step->span[s].row;
     of->each(of->each_context, i, logits);
     if (i == of->n - 1)
-        memcpy(of->session->logits, logits, (size_t)network_of(of->session)->hyper.n_vocab * sizeof *logits);
+        memcpy(of->session->row.logits, logits,
+               (size_t)network_of(of->session)->hyper.n_vocab * sizeof *logits);
 }
 
 static mote_status run_step(struct mote_forward *forward, struct mote_turn *turn, const struct step *step)
@@ -167,16 +181,15 @@ static mote_status run_step(struct mote_forward *forward, struct mote_turn *turn
             int is_last = ends && i == span->n_row - 1;
             if (!of->all_logits && !of->each && !is_last) continue;
             lists->want[n_want] = span->row + i;
-            lists->logits[n_want++] = of->all_logits ? of->all_logits + (of->done + i) * n_vocab
-                                      : of->each     ? NULL
-                                                     : of->session->logits;
+            lists->logits[n_want] = of->all_logits ? of->all_logits + (of->done + i) * n_vocab : NULL;
+            lists->kept[n_want++] = of->all_logits || of->each ? NULL : &of->session->row;
         }
     }
     struct mote_batch batch = {
         .n_row = step->n_row, .token = lists->token, .n_span = step->n_span, .span = step->span};
     struct looker looker = {turn, step};
     mote_forward_each(forward, look, &looker);
-    mote_status status = mote_forward_step(forward, &batch, lists->want, n_want, lists->logits);
+    mote_status status = mote_forward_step(forward, &batch, lists->want, n_want, lists->logits, lists->kept);
     mote_forward_each(forward, NULL, NULL);
     TRY(status);
     for (int32_t s = 0; s < step->n_span; s++) {
@@ -187,7 +200,9 @@ static mote_status run_step(struct mote_forward *forward, struct mote_turn *turn
         of->done += step->span[s].n_row;
         if (of->done < of->n) continue;
         if (of->all_logits)
-            memcpy(t->logits, of->all_logits + (of->n - 1) * n_vocab, (size_t)n_vocab * sizeof *t->logits);
+            memcpy(t->row.logits, of->all_logits + (of->n - 1) * n_vocab,
+                   (size_t)n_vocab * sizeof *t->row.logits);
+        if (of->all_logits || of->each) t->row.best.n = 0;
         t->has_logits = 1;
     }
     return MOTE_OK;
@@ -200,7 +215,7 @@ mote_status mote_timeline_eval_many(struct mote_turn *turn, int64_t n_turn)
     struct mote_forward *forward = turn[0].session->forward;
     for (int64_t i = 0; i < n_turn; i++) {
         turn[i].done = 0;
-        turn[i].session->has_logits = 0;
+        forget_logits(turn[i].session);
     }
     mote_status status = MOTE_OK;
     struct step step;
@@ -212,7 +227,7 @@ mote_status mote_timeline_eval_many(struct mote_turn *turn, int64_t n_turn)
     if (status == MOTE_OK || status == MOTE_CANCELLED) return status;
     for (int64_t i = 0; i < n_turn; i++) {
         turn[i].session->kv.n_past -= turn[i].done;
-        turn[i].session->has_logits = 0;
+        forget_logits(turn[i].session);
     }
     return status;
 }

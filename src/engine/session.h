@@ -26,9 +26,13 @@ int64_t mote_timeline_n_ctx(const struct mote_timeline *session);
 int64_t mote_timeline_n_vocab(const struct mote_timeline *session);
 int64_t mote_timeline_n_token(const struct mote_timeline *session);
 const int32_t *mote_timeline_tokens(const struct mote_timeline *session); /* [n_token] */
-/* Logits [n_vocab] after the last token evaluated with logits kept; NULL before the first eval and after
- * rewind. The memory is the session's, overwritten by the next eval. */
-const float *mote_timeline_logits(const struct mote_timeline *session);
+/* Logits [n_vocab] after the last token evaluated with logits kept, brought from the device when they are not here yet;
+ * NULL before the first eval and after rewind, and when the device fails (mote_error). The memory is the session's,
+ * overwritten by the next eval. */
+const float *mote_timeline_logits(struct mote_timeline *session);
+/* The best of them, which are here already: n may be 0 (cuda/step.h). NULL when there are no logits. Valid until the next
+ * eval. */
+const struct mote_shortlist *mote_timeline_shortlist(const struct mote_timeline *session);
 
 /* Evaluate ids[n] (n >= 1) after what is there, in chunks of the forward's max_row.
  * Fails with MOTE_CONTEXT when they do not fit (tokens there, tokens asked for and the limit in the message),

@@ -2,7 +2,7 @@
  *
  *   x = embedding rows
  *   per layer: q, k, v = W rms(x);  a = attention;  x += W_o a;  x += ffn(rms(x)), the router beside it
- *   logits = W_out rms(x) of the wanted rows, LOGIT_ROWS at a time
+ *   logits = W_out rms(x) of the wanted rows, LOGIT_ROWS at a time, and their shortlists
  */
 #include "model/forward.h"
 
@@ -12,7 +12,7 @@
 
 #include "model/arch.h"
 
-enum { LOGIT_ROWS = 32 };
+enum { LOGIT_ROWS = MOTE_SHORTLIST_ROWS };
 
 struct mote_forward {
     const struct mote_network *network;
@@ -22,19 +22,23 @@ struct mote_forward {
     const volatile int *cancel;
     /* backend memory, one block */
     uint8_t *memory;
-    float *x, *h;            /* [max_row][d_model] residual stream, normed rows */
-    float *q, *attn;         /* [max_row][n_head * head_dim] */
-    float *k, *v;            /* [max_row][n_head_kv * head_dim] */
-    float *router, *weights; /* [max_row][n_expert], [max_row][n_used] */
-    float *shared_gate;      /* [max_row] */
-    int32_t *ids;            /* [max_row][n_used] */
-    float *logits;           /* [logit_row][n_vocab] */
-    float *hidden, *shared;  /* taps: [max_row][n_used][n_ff_expert], [max_row][n_ff_shared] */
+    float *x, *h;                /* [max_row][d_model] residual stream, normed rows */
+    float *q, *attn;             /* [max_row][n_head * head_dim] */
+    float *k, *v;                /* [max_row][n_head_kv * head_dim] */
+    float *router, *weights;     /* [max_row][n_expert], [max_row][n_used] */
+    float *shared_gate;          /* [max_row] */
+    int32_t *ids;                /* [max_row][n_used] */
+    float *logits;               /* [logit_row][n_vocab] */
+    struct mote_shortlist *best; /* [logit_row] */
+    float *hidden, *shared;      /* taps: [max_row][n_used][n_ff_expert], [max_row][n_ff_shared] */
     /* host memory */
     struct mote_row_lists lists; /* [max_row] */
     mote_row_fn *each;
     void *each_context;
-    float *each_logits; /* [n_vocab] */
+    float *each_logits;               /* [n_vocab] */
+    struct mote_shortlist *host_best; /* [logit_row], where downloads reach fastest */
+    struct mote_row_kept
+        *kept[LOGIT_ROWS]; /* whose row of `logits` has not been fetched yet; NULL: nobody's */
     mote_tap_fn *tap;
     void *tap_context;
     float *tap_data; /* what a tap shows */
@@ -78,6 +82,7 @@ static mote_status lay_out(struct mote_forward *f, uint8_t *memory, size_t *byte
              place(memory, &total, &f->weights, n, h->n_used) &&
              place(memory, &total, &f->shared_gate, n, 1) && place(memory, &total, &f->ids, n, h->n_used) &&
              place(memory, &total, &f->logits, f->logit_row, h->n_vocab) &&
+             place(memory, &total, &f->best, f->logit_row, sizeof *f->best / sizeof(float)) &&
              place(memory, &total, &f->hidden, n, tap * h->n_used * h->n_ff_expert) &&
              place(memory, &total, &f->shared, n, tap * (uint64_t)f->network->limits.n_ff_shared);
     FAIL_IF(!ok, MOTE_ARGUMENT, "step buffers for %lld rows are more than an address space", (long long)n);
@@ -87,7 +92,7 @@ static mote_status lay_out(struct mote_forward *f, uint8_t *memory, size_t *byte
 
 static size_t list_bytes(int64_t max_row)
 {
-    return (size_t)max_row * (sizeof(float *) + 2 * sizeof(int32_t));
+    return (size_t)max_row * (sizeof(float *) + sizeof(struct mote_row_kept *) + 2 * sizeof(int32_t));
 }
 
 static mote_status prepare(struct mote_forward *f, const struct mote_network *network,
@@ -103,7 +108,7 @@ static mote_status prepare(struct mote_forward *f, const struct mote_network *ne
                 (!mote_mul_size((size_t)f->max_row, (size_t)widest(network), &tap) || tap > SIZE_MAX / 8),
             MOTE_ARGUMENT, "taps for %lld rows are more than an address space", (long long)f->max_row);
     *tables = sizeof *f + list_bytes(f->max_row) + (size_t)network->hyper.n_vocab * sizeof(float) +
-              tap * sizeof(float) +
+              (size_t)f->logit_row * sizeof *f->host_best + tap * sizeof(float) +
               (f->can_tap ? (size_t)f->max_row * (size_t)(network->hyper.n_used + 1) * sizeof(int32_t) : 0);
     return MOTE_OK;
 }
@@ -132,10 +137,14 @@ mote_status mote_forward_create(const struct mote_network *network, struct mote_
     TRY_GOTO(lay_out(f, f->memory, &scratch), status, fail);
     TRY_GOTO(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, list_bytes(f->max_row), &f->lists.logits), status,
              fail);
-    f->lists.token = (int32_t *)(void *)(f->lists.logits + f->max_row);
+    f->lists.kept = (struct mote_row_kept **)(void *)(f->lists.logits + f->max_row);
+    f->lists.token = (int32_t *)(void *)(f->lists.kept + f->max_row);
     f->lists.want = f->lists.token + f->max_row;
     TRY_GOTO(mote_mem_calloc(budget, MOTE_MEM_TABLES, (size_t)network->hyper.n_vocab, sizeof(float),
                              &f->each_logits),
+             status, fail);
+    TRY_GOTO(backend->ops->alloc_host(backend, MOTE_MEM_TABLES, (size_t)f->logit_row * sizeof *f->host_best,
+                                      &f->host_best),
              status, fail);
     if (f->can_tap) {
         size_t width = (size_t)widest(network), ids = (size_t)network->hyper.n_used + 1;
@@ -157,6 +166,7 @@ void mote_forward_destroy(struct mote_forward *f)
 {
     if (!f) return;
     if (f->memory) f->backend->ops->free(f->backend, f->memory);
+    if (f->host_best) f->backend->ops->free(f->backend, f->host_best);
     mote_mem_free(f->lists.logits);
     mote_mem_free(f->each_logits);
     mote_mem_free(f->tap_data);
@@ -338,23 +348,65 @@ static mote_status output_rows(struct mote_forward *f, const int32_t *want, int6
     TRY(show(f, (int64_t)network->hyper.n_layer, "output_norm", f->h, n, network->hyper.d_model, 0));
     struct mote_linear out = {
         .n_row = n, .n_col = d, .x = f->h, .n_out = 1, .out = {{&network->output, f->logits, n_vocab, NULL}}};
-    return ops->linear(f->backend, &out);
+    TRY(ops->linear(f->backend, &out));
+    return ops->shortlist ? ops->shortlist(f->backend, f->logits, n, f->best) : MOTE_OK;
 }
 
-/* Rows with a place of their own come in one go; the caller syncs before anyone looks at them. */
-static mote_status hand_out(struct mote_forward *f, const int32_t *want, int64_t n, float *const *logits)
+/* ---- rows that stay ---- */
+
+mote_status mote_forward_fetch(struct mote_forward *f, struct mote_row_kept *row)
+{
+    if (row->at < 0) return MOTE_OK;
+    size_t n_vocab = (size_t)f->network->hyper.n_vocab;
+    TRY(f->backend->ops->download(f->backend, row->logits, f->logits + (size_t)row->at * n_vocab,
+                                  n_vocab * sizeof *f->logits));
+    mote_forward_drop(f, row);
+    return MOTE_OK;
+}
+
+void mote_forward_drop(struct mote_forward *f, struct mote_row_kept *row)
+{
+    if (row->at >= 0) f->kept[row->at] = NULL;
+    row->at = -1;
+}
+
+/* The rows are about to be written again. */
+static mote_status fetch_kept(struct mote_forward *f)
+{
+    for (int i = 0; i < LOGIT_ROWS; i++)
+        if (f->kept[i]) TRY(mote_forward_fetch(f, f->kept[i]));
+    return MOTE_OK;
+}
+
+/* ---- what the caller gets ---- */
+
+/* Rows with a place of their own, and shortlists, come in one go; nobody looks at them before the sync. */
+static mote_status hand_out(struct mote_forward *f, const int32_t *want, int64_t n, float *const *logits,
+                            struct mote_row_kept *const *kept)
 {
     const struct mote_backend_ops *ops = f->backend->ops;
-    int64_t n_vocab = (int64_t)f->network->hyper.n_vocab;
+    int64_t n_vocab = (int64_t)f->network->hyper.n_vocab, n_kept = 0;
     for (int64_t j = 0; j < n; j++) {
         const float *from = f->logits + j * n_vocab;
         size_t size = (size_t)n_vocab * sizeof *from;
-        if (logits[j]) {
-            TRY(ops->fetch(f->backend, logits[j], from, size));
-            continue;
+        int is_kept = !logits[j] && kept[j];
+        if (is_kept && ops->shortlist) n_kept++;
+        else if (logits[j] || is_kept)
+            TRY(ops->fetch(f->backend, is_kept ? kept[j]->logits : logits[j], from, size));
+        else {
+            TRY(ops->download(f->backend, f->each_logits, from, size));
+            f->each(f->each_context, want[j], f->each_logits);
         }
-        TRY(ops->download(f->backend, f->each_logits, from, size));
-        f->each(f->each_context, want[j], f->each_logits);
+    }
+    if (n_kept) TRY(ops->fetch(f->backend, f->host_best, f->best, (size_t)n * sizeof *f->best));
+    TRY(ops->sync(f->backend));
+    for (int64_t j = 0; j < n; j++) {
+        if (logits[j] || !kept[j]) continue;
+        kept[j]->best.n = 0;
+        if (!ops->shortlist) continue;
+        kept[j]->best = f->host_best[j];
+        kept[j]->at = (int32_t)j;
+        f->kept[j] = kept[j];
     }
     return MOTE_OK;
 }
@@ -389,8 +441,8 @@ static mote_status replayed(struct mote_forward *f, int64_t n, const int32_t *wa
     return ops->replay_end(f->backend, status);
 }
 
-mote_status mote_forward_step(struct mote_forward *f, const struct mote_batch *batch, const int32_t *want,
-                              int64_t n_want, float *const *logits)
+static mote_status run_step(struct mote_forward *f, const struct mote_batch *batch, const int32_t *want,
+                            int64_t n_want, float *const *logits, struct mote_row_kept *const *kept)
 {
     const struct mote_backend_ops *ops = f->backend->ops;
     int64_t n = batch->n_row;
@@ -400,18 +452,30 @@ mote_status mote_forward_step(struct mote_forward *f, const struct mote_batch *b
         FAIL_IF(want[j] < 0 || want[j] >= n, MOTE_ARGUMENT, "step: logits of row %d wanted, there are %lld",
                 want[j], (long long)n);
     for (int64_t j = 0; j < n_want; j++)
-        FAIL_IF(!logits[j] && !f->each, MOTE_ARGUMENT, "step: no place for the logits of row %d", want[j]);
+        FAIL_IF(!logits[j] && !kept[j] && !f->each, MOTE_ARGUMENT, "step: no place for the logits of row %d",
+                want[j]);
+    if (n_want) TRY(fetch_kept(f));
     TRY(ops->begin(f->backend, batch));
     if (ops->replay_begin && n <= MOTE_REPLAY_ROWS && n_want <= f->logit_row && !f->tap) {
         TRY(replayed(f, n, want, n_want));
-        TRY(hand_out(f, want, n_want, logits));
-    } else {
-        TRY(layers(f, n));
-        for (int64_t at = 0; at < n_want; at += f->logit_row) {
-            int64_t m = n_want - at < f->logit_row ? n_want - at : f->logit_row;
-            TRY(output_rows(f, want + at, m));
-            TRY(hand_out(f, want + at, m, logits + at));
-        }
+        return hand_out(f, want, n_want, logits, kept);
     }
-    return ops->sync(f->backend);
+    TRY(layers(f, n));
+    if (!n_want) return ops->sync(f->backend);
+    for (int64_t at = 0; at < n_want; at += f->logit_row) {
+        int64_t m = n_want - at < f->logit_row ? n_want - at : f->logit_row;
+        TRY(fetch_kept(f));
+        TRY(output_rows(f, want + at, m));
+        TRY(hand_out(f, want + at, m, logits + at, kept + at));
+    }
+    return MOTE_OK;
+}
+
+mote_status mote_forward_step(struct mote_forward *f, const struct mote_batch *batch, const int32_t *want,
+                              int64_t n_want, float *const *logits, struct mote_row_kept *const *kept)
+{
+    mote_status status = run_step(f, batch, want, n_want, logits, kept);
+    for (int64_t j = 0; j < n_want && status != MOTE_OK; j++)
+        if (kept[j]) mote_forward_drop(f, kept[j]);
+    return status;
 }

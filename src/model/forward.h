@@ -47,10 +47,19 @@ const struct mote_network *mote_forward_network(const struct mote_forward *forwa
 struct mote_backend *mote_forward_backend(const struct mote_forward *forward);
 int64_t mote_forward_max_row(const struct mote_forward *forward);
 
+/* A row of logits that stays where it was made until somebody asks for it (mote_forward_fetch) or a step needs the
+ * place, which brings it over first. The forward keeps its address until then: drop what goes away or is of no more use. */
+struct mote_row_kept {
+    float *logits;              /* host [n_vocab]: the caller's, where they go */
+    struct mote_shortlist best; /* there after the step; n 0 where the backend makes none */
+    int32_t at; /* row of the forward's logits that they are still to be had from; -1: they are here */
+};
+
 /* Host arrays [max_row] for whoever puts batches together, so that a step allocates nothing. */
 struct mote_row_lists {
     int32_t *token, *want;
     float **logits;
+    struct mote_row_kept **kept;
 };
 struct mote_row_lists *mote_forward_lists(struct mote_forward *forward);
 
@@ -63,12 +72,17 @@ typedef void mote_row_fn(void *context, int32_t row, const float *logits);
 void mote_forward_each(struct mote_forward *forward, mote_row_fn *fn, void *context);
 
 /* Run the batch. want[j] (host [n_want], rising rows of the step, n_want may be 0) names the rows whose
- * logits are wanted; row want[j]'s go to logits[j][n_vocab] (host pointers), or to mote_forward_each's
- * function when that is NULL. Fails with MOTE_ARGUMENT (token
- * out of range, batch too large), MOTE_NUMERIC (NaN in a router, row and layer named), MOTE_CANCELLED; caches
- * may then hold rubbish at the batch's own positions and nowhere else. */
+ * logits are wanted; row want[j]'s go to logits[j][n_vocab] (host pointers), are kept for kept[j] when that is NULL,
+ * or go to mote_forward_each's function when both are. Fails with MOTE_ARGUMENT (token out of range, batch too
+ * large), MOTE_NUMERIC (NaN in a router, row and layer named), MOTE_CANCELLED; caches may then hold rubbish at the
+ * batch's own positions and nowhere else, and nothing is kept of its rows. */
 mote_status mote_forward_step(struct mote_forward *forward, const struct mote_batch *batch,
-                              const int32_t *want, int64_t n_want, float *const *logits);
+                              const int32_t *want, int64_t n_want, float *const *logits,
+                              struct mote_row_kept *const *kept);
+
+/* Have row->logits here. Fails with what a download fails with. */
+mote_status mote_forward_fetch(struct mote_forward *forward, struct mote_row_kept *row);
+void mote_forward_drop(struct mote_forward *forward, struct mote_row_kept *row);
 
 /* Checked between layers; nonzero ends the step with MOTE_CANCELLED. NULL: none. */
 void mote_forward_cancel(struct mote_forward *forward, const volatile int *flag);

@@ -428,6 +428,7 @@ static mote_status load(struct mote_network *model)
     model->limits.n_head_kv = (int64_t)h->n_head_kv;
     model->limits.head_dim = (int64_t)h->head_dim;
     model->limits.n_rot = (int64_t)h->n_rot;
+    model->limits.n_vocab = (int64_t)h->n_vocab;
     return MOTE_OK;
 }
 

@@ -18,9 +18,9 @@ mote_status mote_memory_plan_make(const struct mote_network *network,
     FAIL_IF(!mote_mul_size(cache, (size_t)options->n_sequence, &caches), MOTE_ARGUMENT,
             "plan: %lld sequences of %lld tokens are more than an address space",
             (long long)options->n_sequence, (long long)options->n_ctx);
-    /* A session's own tables: its tokens and one row of logits. */
-    size_t session =
-        (size_t)options->n_ctx * sizeof(int32_t) + (size_t)network->hyper.n_vocab * sizeof(float) + 256;
+    /* A session's own tables: its tokens, one row of logits and its shortlist. */
+    size_t session = (size_t)options->n_ctx * sizeof(int32_t) +
+                     (size_t)network->hyper.n_vocab * sizeof(float) + sizeof(struct mote_row_kept) + 256;
     size_t in_use = network->budget ? mote_budget_used(network->budget, MOTE_MEM_TABLES) : 0;
     out->bytes[MOTE_MEM_WEIGHTS] = mote_network_vector_bytes(network);
     if (options->backend->weight_bytes)

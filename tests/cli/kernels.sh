@@ -7,7 +7,7 @@ export MOTE_CACHE="$work/cache"
 "$mote" info --quick >out 2>&1
 grep -q "NVRTC    CUDA" out || { echo "NVRTC is not installed"; exit 77; }
 expect_code 0 "$mote" kernels -m "$model" --arch sm_90a
-expect out "moe_decode.cu" "gate_up_one" "attend" "router"
+expect out "moe_decode.cu" "gate_up_one" "attend" "router" "shortlist"
 ls "$MOTE_CACHE/kernels" >before
 MOTE_LIBCUDA="$fake" expect_code 0 "$mote" run -D cuda -m "$model" -n 1 -p a
 ls "$MOTE_CACHE/kernels" >after

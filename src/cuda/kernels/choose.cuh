@@ -5,17 +5,11 @@
 // Constants: N_EXPERT, N_USED, SCORE (enum mote_route_score), N_GROUP, N_GROUP_USED, RENORMALISE.
 #pragma once
 #include "common.cuh"
+#include "order.cuh"
 #include "step.h"
 
 constexpr int EACH = (N_EXPERT + 31) / 32;
 enum { SCORE_SOFTMAX, SCORE_SOFTMAX_TOPK, SCORE_SIGMOID };
-
-// Larger float, larger number; no NaN. 0 is below every float.
-__device__ __forceinline__ u32 ordered(float v)
-{
-    u32 bits = __float_as_uint(v + 0.f); // -0 is 0
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
 
 __device__ __forceinline__ double warp_sum64(double v)
 {
