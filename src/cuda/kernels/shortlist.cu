@@ -117,16 +117,14 @@ extern "C" __global__ void __launch_bounds__(MOTE_SPAN_THREADS, 1)
             of->sum = sum;
         }
     }
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(ticket + row, 1) == N_SPAN - 1;
+        is_last = count_up(ticket + row) == N_SPAN - 1;
         if (is_last) ticket[row] = 0; // for the next launch
         n_chosen = 0;
     }
     __syncthreads();
     if (!is_last) return;
-    __threadfence();
 
     u64 best[EACH_GROUP], top = 0;
     float each[EACH_GROUP], sum = 0;
