@@ -352,7 +352,7 @@ static inline void products_end() {}
 template <int PENDING> static inline void products_wait() {}
 static inline void stage_written() {}
 template <int N, int BF16> struct Wgmma {
-    static void add(float *d, const u32 (&a)[4], u32 b)
+    static void add(float (&d)[N / 2], const u32 (&a)[4], u32 b)
     {
         float (*value)(u16) = BF16 ? mote_bf16_f32 : mote_f16_f32;
         device_exchange(a, sizeof a, [&](u64(*slot)[16]) {

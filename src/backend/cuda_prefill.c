@@ -60,22 +60,20 @@ struct sum_job {
 enum { CONVERT, BEGIN, SUM };
 static const struct cuda_text step_text = {.name = "prefill_step.cu",
                                            .kernel = {"prefill_convert", "prefill_begin", "prefill_sum"}};
-/* [0]: devices with wgmma; [1]: others, whose kernels end at 64 tokens. */
 #define TEXT(file, ...)                                    \
     {                                                      \
         .name = file, .kernel = {__VA_ARGS__}, .shared = 1 \
     }
-enum { LINEAR_128X32, LINEAR_128X64, LINEAR_256X64, LINEAR_256X128 };
+enum { LINEAR_32, LINEAR_64, LINEAR_128 }; /* tokens of a block; 128 with wgmma alone: [1] */
 static const struct cuda_text linear_text[2] = {
-    TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64",
-         "prefill_linear_256x128"),
-    TEXT("prefill_linear.cu", "prefill_linear_128x32", "prefill_linear_128x64", "prefill_linear_256x64")};
+    TEXT("prefill_linear.cu", "prefill_linear_32", "prefill_linear_64"),
+    TEXT("prefill_linear.cu", "prefill_linear_32", "prefill_linear_64", "prefill_linear_128")};
 enum { NARROW, WIDE }; /* pieces of up to 64, 128 pairs */
 static const struct cuda_text gate_up_text[2] = {
-    TEXT("prefill_gate_up.cu", "prefill_gate_up_64", "prefill_gate_up_128"),
-    TEXT("prefill_gate_up.cu", "prefill_gate_up_64")};
-static const struct cuda_text down_text[2] = {TEXT("prefill_down.cu", "prefill_down_64", "prefill_down_128"),
-                                              TEXT("prefill_down.cu", "prefill_down_64")};
+    TEXT("prefill_gate_up.cu", "prefill_gate_up_64"),
+    TEXT("prefill_gate_up.cu", "prefill_gate_up_64", "prefill_gate_up_128")};
+static const struct cuda_text down_text[2] = {TEXT("prefill_down.cu", "prefill_down_64"),
+                                              TEXT("prefill_down.cu", "prefill_down_64", "prefill_down_128")};
 #undef TEXT
 
 static int has_wgmma(const struct cuda_backend *cuda)
@@ -83,7 +81,10 @@ static int has_wgmma(const struct cuda_backend *cuda)
     return cuda->info->cc == 90;
 }
 
-enum { BLOCK = 256, UNIT = MOTE_UNIT_COLS, LEAST_WIDTH = 64 };
+/* Rows of weights of a block that multiplies; threads of one with one tile a warp, with two, and of one that adds up
+ * (prefill_loop.cuh). */
+enum { BLOCK_ROWS = 256, BLOCK_ONE = 512, BLOCK_TWO = 256, SUM_BLOCK = 256 };
+enum { UNIT = MOTE_UNIT_COLS, LEAST_WIDTH = 64 };
 
 /* Scales of E8M0 need bf16's exponent (prefill_half.cuh). */
 static int is_bf16(const struct mote_tile_kind *kind)
@@ -152,7 +153,7 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
     char text[MOTE_TILE_TEXT];
     mote_tile_kind_text(&weight->kind, text);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    return mote_cuda_program(cuda, &linear_text[!has_wgmma(cuda)], &weight->prefill,
+    return mote_cuda_program(cuda, &linear_text[has_wgmma(cuda)], &weight->prefill,
                              "W0=%s COLS=%lld X_BF16=%d", text, (long long)weight->n_col,
                              is_bf16(&weight->kind));
 }
@@ -164,10 +165,10 @@ mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_exp
     mote_cuda_activation_text(&experts->activation, activation);
     int down_bf16 = is_bf16(&experts->kind[CUDA_DOWN]);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    TRY(mote_cuda_program(cuda, &gate_up_text[!has_wgmma(cuda)], &experts->prefill_gate_up,
+    TRY(mote_cuda_program(cuda, &gate_up_text[has_wgmma(cuda)], &experts->prefill_gate_up,
                           "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d %s", text[experts->first], text[CUDA_UP],
                           (long long)experts->d_model, reads_bf16(experts), down_bf16, activation));
-    return mote_cuda_program(cuda, &down_text[!has_wgmma(cuda)], &experts->prefill_down,
+    return mote_cuda_program(cuda, &down_text[has_wgmma(cuda)], &experts->prefill_down,
                              "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN], (long long)experts->n_ff,
                              down_bf16);
 }
@@ -214,32 +215,21 @@ static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, c
                          CONVERT_BLOCK, 0, args);
 }
 
-/* The block shape that ends first: rounds of blocks, each as long as its products or its unpacking takes (in cycles
- * a unit: a product of 128 rows x 1 token takes 8 at the tensor cores' full rate; unpacking 128 rows about 430). */
-static int linear_shape(const struct cuda_backend *cuda, int64_t n_row, int64_t n_token, int *rows,
-                        int *width)
+/* The tokens of a block that end first: rounds of blocks, each as long as its products or its unpacking takes (in cycles a
+ * unit: a product of 256 rows x 1 token takes 16 at the tensor cores' full rate; unpacking about 1940). */
+static int linear_kernel(const struct cuda_backend *cuda, int64_t n_row, int64_t n_token)
 {
-    static const struct {
-        int rows, width;
-    } shape[] = {[LINEAR_128X32] = {128, 32},
-                 [LINEAR_128X64] = {128, 64},
-                 [LINEAR_256X64] = {256, 64},
-                 [LINEAR_256X128] = {256, 128}};
-    int best = 0;
+    int best = LINEAR_32;
     int64_t least = INT64_MAX;
-    for (int i = 0; i <= (has_wgmma(cuda) ? LINEAR_256X128 : LINEAR_256X64); i++) {
-        int tiles = shape[i].rows / 128;
-        int64_t blocks = (int64_t)ceil_div(n_row, shape[i].rows) * ceil_div(n_token, shape[i].width);
-        int64_t products = shape[i].width * 11, unpacking = 430;
-        int64_t time = ceil_div(blocks, cuda->info->n_sm) *
-                       (100 + tiles * (products > unpacking ? products : unpacking));
-        if (time < least) {
-            least = time;
-            best = i;
-        }
+    for (int kernel = LINEAR_32; kernel <= (has_wgmma(cuda) ? LINEAR_128 : LINEAR_64); kernel++) {
+        int64_t width = 32 << kernel, products = width * 17, unpacking = 1940;
+        int64_t blocks = (int64_t)ceil_div(n_row, BLOCK_ROWS) * ceil_div(n_token, width);
+        int64_t time =
+            ceil_div(blocks, cuda->info->n_sm) * (200 + (products > unpacking ? products : unpacking));
+        if (time >= least) continue;
+        least = time;
+        best = kernel;
     }
-    *rows = shape[best].rows;
-    *width = shape[best].width;
     return best;
 }
 
@@ -249,9 +239,9 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cud
 {
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
-    int to_bf16 = is_bf16(&weight->kind), rows, width;
+    int to_bf16 = is_bf16(&weight->kind);
     if (fresh || cuda->prefill_is_bf16 != to_bf16) TRY(convert(cuda, &s, x, n_row, weight->n_col, to_bf16));
-    int kernel = linear_shape(cuda, weight->n_row, n_row, &rows, &width);
+    int kernel = linear_kernel(cuda, weight->n_row, n_row), width = 32 << kernel;
     struct linear_job job = {.w = weight->data,
                              .x = s.x,
                              .x_scale = s.x_scale,
@@ -262,8 +252,9 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cud
                              .n_token = (int)n_row,
                              .n_row = (int)weight->n_row};
     void *args[] = {&job};
-    return mote_cuda_run(cuda, weight->prefill, kernel, ceil_div(weight->n_row, rows), ceil_div(n_row, width),
-                         1, BLOCK, shared_bytes(width, &weight->kind, NULL), args);
+    return mote_cuda_run(cuda, weight->prefill, kernel, ceil_div(weight->n_row, BLOCK_ROWS),
+                         ceil_div(n_row, width), 1, BLOCK_ONE, shared_bytes(width, &weight->kind, NULL),
+                         args);
 }
 
 /* ---- the expert block ---- */
@@ -294,8 +285,9 @@ static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, con
 static mote_status products(struct cuda_backend *cuda, const struct scratch *s, const struct cuda_experts *e,
                             const struct pieces *list, int kernel, unsigned most_pieces, float *flat)
 {
-    int width = kernel == WIDE ? 128 : 64, h_stride = (int)padded(e->n_ff),
-        up_rows = e->first == CUDA_GATE ? 128 : 256; /* of h that a block makes */
+    int width = 64 << kernel, h_stride = (int)padded(e->n_ff),
+        up_rows = e->first == CUDA_GATE ? BLOCK_ROWS / 2 : BLOCK_ROWS; /* of h that a block makes */
+    unsigned block = kernel == WIDE ? BLOCK_ONE : BLOCK_TWO;
     struct gate_up_job up = {.list = *list,
                              .x = s->x,
                              .x_scale = s->x_scale,
@@ -303,16 +295,16 @@ static mote_status products(struct cuda_backend *cuda, const struct scratch *s, 
                              .n_ff = (int)e->n_ff,
                              .h_stride = h_stride};
     void *up_args[] = {&up};
-    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, up_rows), most_pieces, 1, BLOCK,
+    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, up_rows), most_pieces, 1, block,
                       shared_bytes(width, &e->kind[e->first], &e->kind[CUDA_UP]), up_args));
     struct down_job down = {.list = *list, .h = s->h, .flat = flat, .d_model = (int)e->d_model};
     void *down_args[] = {&down};
-    return mote_cuda_run(cuda, e->prefill_down, kernel, ceil_div(e->d_model, 256), most_pieces, 1, BLOCK,
-                         shared_bytes(width, &e->kind[CUDA_DOWN], NULL), down_args);
+    return mote_cuda_run(cuda, e->prefill_down, kernel, ceil_div(e->d_model, BLOCK_ROWS), most_pieces, 1,
+                         block, shared_bytes(width, &e->kind[CUDA_DOWN], NULL), down_args);
 }
 
-/* Narrow pieces hold half the registers and shared memory; wide ones unpack weights half as often. */
-static int width_for(const struct cuda_backend *cuda, int64_t n_pair, int64_t n_expert)
+/* Wide pieces unpack weights half as often; narrow ones fill more of the device. */
+static int piece_kernel(const struct cuda_backend *cuda, int64_t n_pair, int64_t n_expert)
 {
     return has_wgmma(cuda) && n_pair >= 48 * n_expert ? WIDE : NARROW;
 }
@@ -325,7 +317,7 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
     const struct cuda_experts *shared = job->shared ? job->shared->placed : NULL;
     if (experts) {
         int64_t n_pair = job->n_row * job->n_used;
-        int kernel = width_for(cuda, n_pair, experts->n_expert), width = kernel == WIDE ? 128 : 64;
+        int kernel = piece_kernel(cuda, n_pair, experts->n_expert), width = 64 << kernel;
         struct pieces list = {.slot = experts->slot,
                               .piece = s.piece,
                               .n_piece = s.n_piece,
@@ -336,12 +328,11 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
         TRY(products(cuda, &s, experts, &list, kernel, (unsigned)most, s.flat));
     }
     if (shared) {
-        int kernel = width_for(cuda, job->n_row, 2);
+        int kernel = piece_kernel(cuda, job->n_row, 2);
         struct pieces list = {.slot = shared->slot, .n_pair = (int)job->n_row};
         if (!experts || reads_bf16(shared) != cuda->prefill_is_bf16)
             TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(shared)));
-        TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, kernel == WIDE ? 128 : 64),
-                     s.shared));
+        TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, 64 << kernel), s.shared));
     }
     struct sum_job sum = {.flat = s.flat,
                           .place = s.place,
@@ -354,5 +345,5 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
                           .d_model = (int)job->d_model};
     void *args[] = {&sum};
     return mote_cuda_run(cuda, cuda->prefill_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row,
-                         1, BLOCK, 0, args);
+                         1, SUM_BLOCK, 0, args);
 }

@@ -21,61 +21,100 @@ MOTE_FN float hidden(float gate, float up)
     return H_BF16 ? v : clamp_to_half(v * HIDDEN_DOWN);
 }
 
-// A warp has the same 16 rows of gate and of up, or two times 16 rows of up: UP_TILES of h. Grid: (128 UP_TILES rows,
-// pieces).
-constexpr int UP_TILES = is_gated(ACTIVATION) ? 1 : 2;
-template <int N> MOTE_FN void gate_up(const GateUp &job)
+// A block has 128 rows of gate and the same of up, or 256 of up: UP_ROWS of h. A warp of two tiles has both of the same
+// rows. Grid: (UP_ROWS, pieces).
+constexpr int UP_ROWS = is_gated(ACTIVATION) ? 128 : 256;
+
+// Columns g, g + 8 of a tile of h for tokens 8 b .., from sums of gate and up.
+template <int N> MOTE_FN void put_hidden(const GateUp &job, int4 piece, int tile, int b, const float gate[4], const float up[4])
+{
+    int g = threadIdx.x % 32 / 4, token = 8 * b + 2 * (threadIdx.x % 4);
+    if (tile * 16 >= job.h_stride) return;
+    float v[4];
+    MOTE_UNROLL
+    for (int j = 0; j < 4; j++) {
+        float scale = shared_scale<N>()[token + (j & 1)];
+        v[j] = hidden(gate[j] * scale, up[j] * scale);
+        if (tile * 16 + g + 8 * (j >> 1) >= job.n_ff) v[j] = 0;
+    }
+    u16 *to = job.h + (size_t)(piece.y + token) * job.h_stride;
+    store_halves<H_BF16>(v, tile, token < piece.z ? to : nullptr, token + 1 < piece.z ? to + job.h_stride : nullptr);
+}
+
+template <int TILES, int N> MOTE_FN void gate_up(const GateUp &job, int4 piece, int most)
+{
+    using T0 = Tile<W0, COLS>;
+    using T1 = Tile<W1, COLS>;
+    constexpr int WARPS = warps(TILES), THREADS = threads(TILES);
+    constexpr bool APART = TILES == 1 && UP_ROWS == 128; // gate and up of a row are another warp's each
+    int warp = threadIdx.x / 32, last = (job.n_ff + 15) / 16 - 1;
+    int tile = blockIdx.x * (UP_ROWS / 16) + (APART ? warp % 8 : warp);
+    const u64 *slot = job.list.slot + piece.x * 3;
+    const u8 *record[TILES];
+    MOTE_UNROLL
+    for (int i = 0; i < TILES; i++) {
+        int is_up = UP_ROWS == 256 || (TILES == 2 ? i == 1 : warp >= 8), own = tile + (UP_ROWS == 256 ? i * WARPS : 0);
+        record[i] = (const u8 *)slot[is_up] + (size_t)min(own, last) * (is_up ? T1::BYTES : T0::BYTES);
+    }
+    Ring<N, TILES> ring;
+    ring.start(job.x, job.list.row_of, piece.y, piece.z);
+    for (int j = threadIdx.x; j < N; j += THREADS) {
+        int at = piece.y + min(j, piece.z - 1);
+        shared_scale<N>()[j] = job.x_scale[job.list.row_of ? job.list.row_of[at] : at] * (X_BF16 ? 1 : 1 / WEIGHT_UP);
+    }
+    float acc[TILES][N / 2];
+    multiply_rows<T0, T1, TILES, N>(ring, record, acc);
+    piece = piece_of(job.list, blockIdx.y, most); // again: not a register through the loop
+    if constexpr (APART) { // a warp of gate and one of up give each other half of their sums, and make h of half the tokens
+        constexpr int EACH = N / 16;
+        int part = warp / 8;
+        float *given = (float *)shared + threadIdx.x % (THREADS / 2);
+        __syncthreads(); // nobody reads tokens any more
+        MOTE_UNROLL
+        for (int j = 0; j < 4 * EACH; j++) given[(2 * j + part) * (THREADS / 2)] = part ? acc[0][j] : acc[0][4 * EACH + j];
+        __syncthreads();
+        MOTE_UNROLL
+        for (int i = 0; i < EACH; i++) {
+            if (8 * (part * EACH + i) >= piece.z) break;
+            float own[4], other[4];
+            MOTE_UNROLL
+            for (int j = 0; j < 4; j++) {
+                own[j] = part ? acc[0][4 * (EACH + i) + j] : acc[0][4 * i + j];
+                other[j] = given[(2 * (4 * i + j) + 1 - part) * (THREADS / 2)];
+            }
+            if (part) put_hidden<N>(job, piece, tile, EACH + i, other, own);
+            else put_hidden<N>(job, piece, tile, i, own, other);
+        }
+    } else {
+        MOTE_UNROLL
+        for (int i = 0; i < UP_ROWS / 16 / WARPS; i++)
+            MOTE_UNROLL
+            for (int b = 0; b < N / 8; b++) {
+                if (8 * b >= piece.z) break;
+                put_hidden<N>(job, piece, tile + i * WARPS, b, acc[i] + 4 * b, acc[UP_ROWS == 128 ? 1 : i] + 4 * b);
+            }
+    }
+}
+
+// Pieces of at most half the width take the narrower product.
+template <int TILES, int N> MOTE_FN void gate_up_piece(const GateUp &job)
 {
     chain_launch();
     chain_wait();
     int4 piece = piece_of(job.list, blockIdx.y, N);
     if (piece.z == 0) return;
-    using T0 = Tile<W0, COLS>;
-    using T1 = Tile<W1, COLS>;
-    int warp = threadIdx.x / 32, tile = blockIdx.x * (8 * UP_TILES) + warp, last = (job.n_ff + 15) / 16 - 1;
-    const u64 *slot = job.list.slot + piece.x * 3;
-    const u8 *one = (const u8 *)slot[UP_TILES - 1] + (size_t)min(tile, last) * T0::BYTES;
-    const u8 *other = (const u8 *)slot[1] + (size_t)min(tile + 8 * (UP_TILES - 1), last) * T1::BYTES;
-    int first = piece.y, count = piece.z;
-    Ring<N> ring;
-    ring.start(job.x, job.list.row_of, first, count);
-    for (int j = threadIdx.x; j < N; j += THREADS) {
-        int at = first + min(j, count - 1);
-        shared_scale<N>()[j] = job.x_scale[job.list.row_of ? job.list.row_of[at] : at] * (X_BF16 ? 1 : 1 / WEIGHT_UP);
-    }
-    float acc[2][N / 2];
-    multiply_rows<T0, T1, 2, N>(ring, one, other, acc);
-    piece = piece_of(job.list, blockIdx.y, N); // again: not a register through the loop
-    first = piece.y, count = piece.z;
-    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    MOTE_UNROLL
-    for (int i = 0; i < UP_TILES; i++, tile += 8) {
-        if (i && tile * 16 >= job.h_stride) break;
-        MOTE_UNROLL
-        for (int b = 0; b < N / 8; b++) {
-            if (8 * b >= count) break;
-            float v[4];
-            MOTE_UNROLL
-            for (int j = 0; j < 4; j++) {
-                float scale = shared_scale<N>()[8 * b + 2 * t + (j & 1)];
-                v[j] = hidden(acc[i][4 * b + j] * scale, acc[UP_TILES == 1 ? 1 : i][4 * b + j] * scale);
-                if (tile * 16 + g + 8 * (j >> 1) >= job.n_ff) v[j] = 0;
-            }
-            int token = 8 * b + 2 * t;
-            u16 *to = job.h + (size_t)(first + token) * job.h_stride;
-            store_halves<H_BF16>(v, tile, token < count ? to : nullptr, token + 1 < count ? to + job.h_stride : nullptr);
-        }
-    }
+    if (piece.z <= N / 2) gate_up<TILES, N / 2>(job, piece, N);
+    else gate_up<TILES, N>(job, piece, N);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, smaller(BLOCKS<Tile<W0, COLS>>, BLOCKS<Tile<W1, COLS>>))
+extern "C" __global__ void __launch_bounds__(threads(2), smaller(BLOCKS<Tile<W0, COLS>>, BLOCKS<Tile<W1, COLS>>))
     prefill_gate_up_64(const __grid_constant__ GateUp job)
 {
-    gate_up<64>(job);
+    gate_up_piece<2, 64>(job);
 }
 #if PREFILL_WGMMA
-extern "C" __global__ void __launch_bounds__(THREADS) prefill_gate_up_128(const __grid_constant__ GateUp job)
+extern "C" __global__ void __launch_bounds__(threads(1), 1) prefill_gate_up_128(const __grid_constant__ GateUp job)
 {
-    gate_up<128>(job);
+    gate_up_piece<1, 128>(job);
 }
 #endif

@@ -1,9 +1,11 @@
-// prefill_loop.cuh: 128 or 256 rows of weights times up to N tokens, all columns: what every prefill kernel is made of.
+// prefill_loop.cuh: 256 rows of weights times up to N tokens, all columns: what every prefill kernel is made of.
 //
-// A block of eight warps; a warp owns the same 16 rows (a tile) of one or two matrices, or two tiles of one. Tokens go
-// round a ring of shared memory, a unit (128 columns) a stage, copied asynchronously two units ahead; weights go from
-// device memory to registers one unit ahead, become half precision there and are multiplied from there. So a weight is
-// unpacked once per N tokens and never written anywhere.
+// A warp owns 16 rows (a tile) of TILES matrices (or of one, twice). Tokens go round a ring of shared memory, a unit (128
+// columns) a stage, copied asynchronously two units ahead; weights go from device memory to registers one unit ahead, become
+// half precision there and are multiplied from there. So a weight is unpacked once per N tokens and never written anywhere.
+//
+// Unpacking is instructions (300 a tile and unit), and needs warps to hide their latency: sixteen on a multiprocessor, which
+// are two blocks of 8 warps x 2 tiles x 64 tokens that fill each other's gaps, or one of 16 warps x 1 tile x 128 tokens.
 //
 // Shared memory (all dynamic): [STAGES] stages, the tokens' scales and starts, tables of the kinds
 // (shared_bytes of cuda_prefill.c).
@@ -19,11 +21,10 @@
 #include "prefill_mma.cuh"
 #endif
 
-constexpr int THREADS = 256, STAGES = 4, AHEAD = STAGES - 2;
+constexpr int STAGES = 4, AHEAD = STAGES - 2;
+constexpr int warps(int tiles) { return 16 / tiles; }
+constexpr int threads(int tiles) { return warps(tiles) * 32; }
 constexpr int KP = (COLS + 127) / 128 * 128; // columns of a row of activations: halves
-
-// Blocks of 64 tokens that a processor's registers hold, unspilled.
-template <class T> constexpr int BLOCKS = PREFILL_WGMMA && T::WORDS0 + T::WORDS1 < 12 && !(T::LUT_WORDS && T::WORDS1) ? 2 : 1;
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 extern __shared__ __align__(1024) u8 shared[];
@@ -35,17 +36,19 @@ template <int N> MOTE_FN u32 *shared_lut() { return shared_from<N>() + N; }
 template <class A, class B> constexpr bool SAME = false;
 template <class A> constexpr bool SAME<A, A> = true;
 
-// A block's tokens on their way to shared memory. Thread: chunk tid % 16 of rows tid / 16, + 16, .. Where rows start is
+// Blocks of two tiles a warp that registers allow on a multiprocessor, unspilled.
+template <class T> constexpr int BLOCKS = PREFILL_WGMMA && T::WORDS0 + T::WORDS1 < 12 && !(T::LUT_WORDS && T::WORDS1) ? 2 : 1;
+
+// A block's tokens on their way to shared memory. Thread: chunk tid % 16 of rows tid / 16, + AT_ONCE, .. Where rows start is
 // kept in shared memory, not in registers.
-template <int N> struct Ring {
+template <int N, int TILES> struct Ring {
+    static constexpr int THREADS = threads(TILES), AT_ONCE = THREADS / 16;
     const u8 *x;
-    int width; // tokens of N that are there, to a multiple of 16
 
     // Tokens are rows row_of[first ..] (or first ..) of x; past the count the last one again.
     MOTE_FN void start(const u16 *rows, const int *row_of, int first, int count)
     {
         x = (const u8 *)rows + threadIdx.x % 16 * 16;
-        width = (count + 15) / 16 * 16;
         for (int j = threadIdx.x; j < N; j += THREADS) {
             int at = first + min(j, count - 1);
             shared_from<N>()[j] = (u32)(row_of ? row_of[at] : at) * (KP / 8);
@@ -56,8 +59,8 @@ template <int N> struct Ring {
     {
         u32 r = threadIdx.x / 16, to = shared_address(shared) + unit % STAGES * (N * 256) + stage_place<N>(r, threadIdx.x % 16);
         MOTE_UNROLL
-        for (int i = 0; i < N / 16; i++)
-            if (16 * i < width) stage_copy(to + i * 16 * 128, x + (u64)(shared_from<N>()[r + 16 * i] + unit * 16) * 16);
+        for (int i = 0; i < N / AT_ONCE; i++)
+            stage_copy(to + i * AT_ONCE * 128, x + (u64)(shared_from<N>()[r + AT_ONCE * i] + unit * 16) * 16);
     }
 };
 
@@ -87,8 +90,7 @@ template <class T> struct Rows {
     // acc += this unit's columns; the next unit's weights are asked for on the way, after `before_load`: the fence that it
     // holds waits for loads too, and here few are under way.
     template <int N, class Before>
-    MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY<N> + 1][2][4], u32 stage, int width, int unit, int lane,
-                          Before before_load)
+    MOTE_FN void multiply(float (&acc)[N / 2], u32 (&a)[UNDER_WAY + 1][2][4], u32 stage, int unit, int lane, Before before_load)
     {
         u32 code[4][4], scale_pair[T::SUBS], min_pair[T::SUBS];
         float scale[2][T::SUBS], least[2][T::SUBS];
@@ -104,9 +106,11 @@ template <class T> struct Rows {
         MOTE_UNROLL
         for (int s = 0; s < 4; s++) {
             u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
-            products_wait<UNDER_WAY<N>>();
-            Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s % (UNDER_WAY<N> + 1)]);
-            products<N, X_BF16>(acc, a[s % (UNDER_WAY<N> + 1)], stage, s, lane, width);
+            products_wait<UNDER_WAY>();
+            Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s % (UNDER_WAY + 1)]);
+            products_begin();
+            products<N, X_BF16>(acc, a[s % (UNDER_WAY + 1)], stage, s, lane);
+            products_end();
             if (s == 2) { // most registers of this unit are free
                 before_load();
                 T::load(raw, record, min(unit + 1, T::UNITS - 1), here);
@@ -126,30 +130,21 @@ template <class T> struct Rows {
     }
 };
 
-// acc[0] = the rows of record0 times the block's tokens; TILES 2: acc[1] those of record1, which may be of another
-// kind. acc[.][4 b + j]: token 8 b + 2 t + (j & 1), row g + 8 (j >> 1) of the tile. All threads of the block.
+// All units of a warp's tiles. Warps of other kinds take other copies of this: their steps meet at the same barriers.
 template <class T0, class T1, int TILES, int N>
-MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *record1, float (&acc)[TILES][N / 2])
+MOTE_FN void multiply_units(const Ring<N, TILES> &ring, const u8 *const record[TILES], const u32 *lut0, const u32 *lut1,
+                            float (&acc)[TILES][N / 2])
 {
-    constexpr bool TWO_TABLES = TILES == 2 && T1::LUT_WORDS > 0 && !SAME<T0, T1>;
-    u32 *lut0 = shared_lut<N>(), *lut1 = TWO_TABLES ? lut0 + T0::LUT_WORDS : lut0;
     int lane = threadIdx.x % 32;
     Rows<T0> first;
     Rows<T1> second;
-    first.start(record0, lut0, lane);
-    if constexpr (TILES == 2) second.start(record1, lut1, lane);
-    MOTE_UNROLL
-    for (int u = 0; u < AHEAD; u++) {
-        if (u < T0::UNITS) ring.fill(u);
-        copy_commit();
-    }
-    if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
-    if constexpr (TWO_TABLES) T1::fill(lut1, threadIdx.x, THREADS);
+    first.start(record[0], lut0, lane);
+    if constexpr (TILES == 2) second.start(record[1], lut1, lane);
     MOTE_UNROLL
     for (int i = 0; i < TILES; i++)
         MOTE_UNROLL
         for (int j = 0; j < N / 2; j++) acc[i][j] = 0;
-    u32 a[UNDER_WAY<N> + 1][2][4];
+    u32 a[UNDER_WAY + 1][2][4];
     auto next_tokens = [] { // this thread's of the next unit are there, for tensor cores too
         copy_wait<AHEAD - 1>();
         stage_written();
@@ -166,10 +161,31 @@ MOTE_FN void multiply_rows(const Ring<N> &ring, const u8 *record0, const u8 *rec
         if (unit + AHEAD < T0::UNITS) ring.fill(unit + AHEAD);
         copy_commit();
         u32 stage = shared_address(shared) + unit % STAGES * (N * 256);
-        first.template multiply<N>(acc[0], a, stage, ring.width, unit, lane, next_tokens);
-        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, ring.width, unit, lane, [] {});
+        first.template multiply<N>(acc[0], a, stage, unit, lane, next_tokens);
+        if constexpr (TILES == 2) second.template multiply<N>(acc[1], a, stage, unit, lane, [] {});
     }
     products_wait<0>();
+}
+
+// acc[i] = the 16 rows of record[i] times the block's tokens; acc[.][4 b + j]: token 8 b + 2 t + (j & 1), row g + 8 (j >> 1)
+// of the tile. Kinds: TILES 2: record[0] is a T0, record[1] a T1; TILES 1: T0 for the first half of the warps, T1 for
+// the others. All threads of the block.
+template <class T0, class T1, int TILES, int N>
+MOTE_FN void multiply_rows(const Ring<N, TILES> &ring, const u8 *const record[TILES], float (&acc)[TILES][N / 2])
+{
+    constexpr int THREADS = threads(TILES);
+    constexpr bool ONE_KIND = SAME<T0, T1>;
+    u32 *lut0 = shared_lut<N>(), *lut1 = ONE_KIND ? lut0 : lut0 + T0::LUT_WORDS;
+    MOTE_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        if (u < T0::UNITS) ring.fill(u);
+        copy_commit();
+    }
+    if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
+    if constexpr (!ONE_KIND && T1::LUT_WORDS > 0) T1::fill(lut1, threadIdx.x, THREADS);
+    if constexpr (TILES == 2 || ONE_KIND) multiply_units<T0, T1, TILES, N>(ring, record, lut0, lut1, acc);
+    else if (threadIdx.x < THREADS / 2) multiply_units<T0, T0, 1, N>(ring, record, lut0, lut0, acc);
+    else multiply_units<T1, T1, 1, N>(ring, record, lut1, lut1, acc);
 }
 
 #endif

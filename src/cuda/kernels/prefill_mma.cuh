@@ -4,19 +4,19 @@
 #define PREFILL_MMA_CUH
 #include "prefill_half.cuh"
 
-template <int N> constexpr int UNDER_WAY = 0;
+constexpr int UNDER_WAY = 0;
 
+MOTE_FN void products_begin() {}
+MOTE_FN void products_end() {}
 template <int PENDING> MOTE_FN void products_wait() {}
 MOTE_FN void stage_written() {}
 
-// acc[4 b + ..] += the operands of 32 columns (sub-block s of the unit) times tokens 8 b .., as many as `width`
-template <int N, int BF16>
-MOTE_FN void products(float (&acc)[N / 2], const u32 (&a)[2][4], u32 stage, int s, int lane, int width)
+// acc[4 b + ..] += the operands of 32 columns (sub-block s of the unit) times tokens 8 b ..
+template <int N, int BF16> MOTE_FN void products(float (&acc)[N / 2], const u32 (&a)[2][4], u32 stage, int s, int lane)
 {
     u32 at = stage + stage_place<N>(lane & 7, s * 4 + (lane >> 3));
     MOTE_UNROLL
     for (int b = 0; b < N / 8; b++) {
-        if (8 * b >= width) break;
         u32 x[4];
         stage_matrices(x, at + b * 8 * 128);
         if constexpr (BF16) {

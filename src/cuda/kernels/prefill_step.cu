@@ -158,10 +158,8 @@ MOTE_FN void sort_pairs(const Sort &job)
             if (first_piece[middle] <= p) low = middle;
             else high = middle - 1;
         }
-        // Pieces of an expert are alike, in steps of what a product takes: a last one of few would cost half as much as a full one.
-        int n_piece = first_piece[low + 1] - first_piece[low], n = start[low + 1] - start[low];
-        int each = ((n + n_piece - 1) / n_piece + 15) / 16 * 16, first = start[low] + (p - first_piece[low]) * each;
-        job.piece[p] = make_int4(low, first, min(each, start[low + 1] - first), 0);
+        int first = start[low] + (p - first_piece[low]) * job.width;
+        job.piece[p] = make_int4(low, first, min(job.width, start[low + 1] - first), 0);
     }
 }
 

@@ -2,14 +2,12 @@
 // products (sm_90a). The same functions for other devices, and where tokens lie: prefill_mma.cuh.
 //
 // Operands must stay as they are until their product is done: products_wait<P> returns when all but the last P
-// groups are.
+// groups (products_begin, products.., products_end) are.
 #ifndef PREFILL_WGMMA_CUH
 #define PREFILL_WGMMA_CUH
 #include "prefill_half.cuh"
 
-// Groups that may be under way while the next operands are made: with the registers of 64 tokens two blocks share a
-// processor and fill each other's gaps.
-template <int N> constexpr int UNDER_WAY = N > 64 ? 3 : 1;
+constexpr int UNDER_WAY = 1; // groups that may be while the next operands are made
 
 #ifdef __CUDACC__
 MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -21,30 +19,21 @@ template <int PENDING> MOTE_FN void products_wait()
 // What this thread copied to shared memory is there for the tensor cores too (before the barrier).
 MOTE_FN void stage_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// One product of 16 columns with N tokens: the first N / 2 registers of d. B: rows of 128 bytes, swizzled by 128 bytes, eight
-// rows 1024 bytes apart (the upper half of its descriptor); b is the lower half.
+// One product of 16 columns. B: rows of 128 bytes, swizzled by 128 bytes, eight rows 1024 bytes apart (the upper half of
+// its descriptor); b is the lower half.
 template <int N, int BF16> struct Wgmma;
-#define D_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define D_16 D_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define D_24 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define D_32 D_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define D_40 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define D_48 D_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define D_56 D_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define D_64 D_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define D_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define D_32 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D_64 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define REGISTERS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define REGISTERS_8(i) REGISTERS_4(i), REGISTERS_4(i + 4)
-#define REGISTERS_16(i) REGISTERS_8(i), REGISTERS_8(i + 8)
-#define REGISTERS_24(i) REGISTERS_16(i), REGISTERS_8(i + 16)
+#define REGISTERS_16(i) REGISTERS_4(i), REGISTERS_4(i + 4), REGISTERS_4(i + 8), REGISTERS_4(i + 12)
 #define REGISTERS_32(i) REGISTERS_16(i), REGISTERS_16(i + 16)
-#define REGISTERS_40(i) REGISTERS_32(i), REGISTERS_8(i + 32)
-#define REGISTERS_48(i) REGISTERS_32(i), REGISTERS_16(i + 32)
-#define REGISTERS_56(i) REGISTERS_48(i), REGISTERS_8(i + 48)
 #define REGISTERS_64(i) REGISTERS_32(i), REGISTERS_32(i + 32)
 // N_D: registers of the result, N / 2; A and B: the numbers of the operands that follow them.
 #define WGMMA(N, N_D, A, B, BF16, TYPE)                                                                        \
     template <> struct Wgmma<N, BF16> {                                                                        \
-        static MOTE_FN void add(float *d, const u32 (&a)[4], u32 b)                                            \
+        static MOTE_FN void add(float (&d)[N_D], const u32 (&a)[4], u32 b)                                     \
         {                                                                                                      \
             asm volatile("{ .reg .pred p; .reg .b64 b; setp.ne.b32 p, 1, 0; mov.b64 b, {" B ", 0x40000040}; "  \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                       \
@@ -56,36 +45,17 @@ template <int N, int BF16> struct Wgmma;
 #define WGMMA_TYPES(N, N_D, A, B)      \
     WGMMA(N, N_D, A, B, 0, "f16");     \
     WGMMA(N, N_D, A, B, 1, "bf16")
-WGMMA_TYPES(16, 8, "%8, %9, %10, %11", "%12");
 WGMMA_TYPES(32, 16, "%16, %17, %18, %19", "%20");
-WGMMA_TYPES(48, 24, "%24, %25, %26, %27", "%28");
 WGMMA_TYPES(64, 32, "%32, %33, %34, %35", "%36");
-WGMMA_TYPES(80, 40, "%40, %41, %42, %43", "%44");
-WGMMA_TYPES(96, 48, "%48, %49, %50, %51", "%52");
-WGMMA_TYPES(112, 56, "%56, %57, %58, %59", "%60");
 WGMMA_TYPES(128, 64, "%64, %65, %66, %67", "%68");
 #endif
 
-// LEAST < width <= MOST, multiples of 16: by halves. A group ends in every branch: behind them all it would cost another.
-template <int N, int LEAST, int MOST, int BF16> MOTE_FN void products_of(float (&acc)[N / 2], const u32 (&a)[2][4], u32 b, int width)
-{
-    constexpr int HALF = (LEAST + MOST) / 32 * 16;
-    if constexpr (MOST - LEAST == 16) {
-        Wgmma<MOST, BF16>::add(acc, a[0], b);
-        Wgmma<MOST, BF16>::add(acc, a[1], b + 2);
-        products_end();
-    } else if (width <= HALF) products_of<N, LEAST, HALF, BF16>(acc, a, b, width);
-    else products_of<N, HALF, MOST, BF16>(acc, a, b, width);
-}
-
-// A group: products of `width` tokens of N: a multiple of 16, the same for all threads.
-template <int N, int BF16>
-MOTE_FN void products(float (&acc)[N / 2], const u32 (&a)[2][4], u32 stage, int s, int lane, int width)
+template <int N, int BF16> MOTE_FN void products(float (&acc)[N / 2], const u32 (&a)[2][4], u32 stage, int s, int lane)
 {
     (void)lane;
     u32 b = (stage >> 4 | 1u << 16) + ((s >> 1) * N * 128 + (s & 1) * 64) / 16;
-    products_begin();
-    products_of<N, 0, N, BF16>(acc, a, b, width);
+    Wgmma<N, BF16>::add(acc, a[0], b);
+    Wgmma<N, BF16>::add(acc, a[1], b + 2);
 }
 
 #endif
