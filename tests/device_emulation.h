@@ -176,13 +176,21 @@ template <class T> static inline T __shfl_up_sync(u32, T v, int by)
 {
     return device_from(v, device_lane() >= by ? device_lane() - by : device_lane());
 }
-static inline u32 __match_any_sync(u32, int v)
+static inline u32 __ballot_sync(u32, int is)
 {
-    u32 same = 0;
-    device_exchange(&v, sizeof v, [&](u64(*slot)[16]) {
-        for (int i = 0; i < 32; i++) same |= (u32)(memcmp(slot[i], &v, sizeof v) == 0) << i;
+    u32 lanes = 0;
+    device_exchange(&is, sizeof is, [&](u64(*slot)[16]) {
+        for (int i = 0; i < 32; i++) {
+            int one;
+            memcpy(&one, slot[i], sizeof one);
+            lanes |= (u32)(one != 0) << i;
+        }
     });
-    return same;
+    return lanes;
+}
+static inline int __clz(int v)
+{
+    return v ? __builtin_clz((unsigned)v) : 32;
 }
 static inline int atomicAdd(int *at, int v)
 {

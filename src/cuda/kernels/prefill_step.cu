@@ -80,6 +80,17 @@ MOTE_FN int expert_of(const int *ids, int pair, int n_expert)
     return min((u32)ids[pair], (u32)n_expert - 1); // routing checked them; no memory but our own all the same
 }
 
+// The lanes whose number (of so many bits) is this lane's. As fast as its bits; MATCH.ANY takes turns among all warps.
+MOTE_FN u32 lanes_of(u32 number, int bits)
+{
+    u32 lanes = ~0u;
+    for (int b = 0; b < bits; b++) {
+        u32 one = __ballot_sync(~0u, number >> b & 1);
+        lanes &= number >> b & 1 ? one : ~one;
+    }
+    return lanes;
+}
+
 // The experts of a lane's next pairs, n_expert past the end: all under way at once.
 constexpr int AT_ONCE = 8;
 MOTE_FN void take_experts(const Sort &job, int base, int end, int e[AT_ONCE])
@@ -101,7 +112,7 @@ MOTE_FN void sort_pairs(const Sort &job)
     if (warp >= n_warp) end = begin; // only helps where nobody owns anything
     for (int i = threadIdx.x; i < n_warp * n_expert; i += blockDim.x) counts[i] = 0;
     __syncthreads();
-    int e[AT_ONCE];
+    int e[AT_ONCE], bits = 32 - __clz(n_expert);
     for (int base = begin; base < end; base += AT_ONCE * 32) {
         take_experts(job, base, end, e);
         MOTE_UNROLL
@@ -140,7 +151,7 @@ MOTE_FN void sort_pairs(const Sort &job)
         MOTE_UNROLL
         for (int j = 0; j < AT_ONCE; j++) {
             int i = base + 32 * j + lane;
-            u32 equals = __match_any_sync(~0u, e[j]), before = equals & ((1u << lane) - 1);
+            u32 equals = lanes_of((u32)e[j], bits), before = equals & ((1u << lane) - 1);
             int to = e[j] < n_expert ? start[e[j]] + count[e[j]] + __popc(before) : 0;
             __syncwarp();
             if (e[j] < n_expert) {
