@@ -122,6 +122,38 @@ static double top_error(const float *got, const float *want, int64_t n_vocab)
     return worst;
 }
 
+/* Errors of many positions. One position near a router's tie chooses another expert and differs by far, so the largest
+ * says little: a fault shows in the median and the 90th percentile. */
+enum { MAX_ERRORS = 256 };
+struct errors {
+    double error[MAX_ERRORS]; /* sorted by check_errors */
+    int n;
+};
+struct error_limits {
+    double median, p90, largest;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void check_errors(const char *path, const char *what, struct errors *errors,
+                         const struct error_limits *limits)
+{
+    int n = errors->n;
+    assert_true(n > 0);
+    qsort(errors->error, (size_t)n, sizeof errors->error[0], by_size);
+    double median = errors->error[n / 2], p90 = errors->error[n * 9 / 10],
+           largest_error = errors->error[n - 1];
+    print_message("%s, %s: top-10 logit errors of %d positions: median %.1e, 90 %% %.1e, largest %.1e\n",
+                  path, what, n, median, p90, largest_error);
+    if (!(median <= limits->median && p90 <= limits->p90 && largest_error <= limits->largest))
+        fail_msg("%s, %s: expected at most %.1e, %.1e, %.1e", path, what, limits->median, limits->p90,
+                 limits->largest);
+}
+
 static double margin_of(const float *row, int64_t n_vocab)
 {
     int32_t top[GOLDEN_TOP];
@@ -219,8 +251,9 @@ static void test_against_cpu(void **state)
 static void check_caches(const char *path)
 {
     static const enum mote_kv_type types[] = {MOTE_KV_F16, MOTE_KV_Q8_0};
-    /* A code of a key or value may round the other way, and a router near a tie then chooses another expert. */
-    static const double limit[] = {2e-2, 2.5e-1};
+    static const char *const name[] = {"cache f16", "cache q8_0"};
+    /* A code of a key or value may round the other way: as much as the cache's type itself changes on the CPU, twice. */
+    static const struct error_limits limits[] = {{4e-3, 1e-2, 2e-2}, {7e-2, 2.2e-1, 2.5e-1}};
     static struct prompt prompt[N_PROMPT];
     struct run cpu, cuda;
     run_open(path, &(struct run_options){.act_f32 = 1}, &cpu);
@@ -229,7 +262,7 @@ static void check_caches(const char *path)
     int64_t n_vocab = (int64_t)cpu.network->hyper.n_vocab;
     for (int t = 0; t < 2; t++) {
         if (types[t] == MOTE_KV_Q8_0 && cpu.network->hyper.head_dim % 32) continue;
-        double worst = 0;
+        struct errors errors = {.n = 0};
         for (int p = 3; p < N_PROMPT; p++) {
             struct mote_timeline *a = run_session(&cpu, N_CTX, types[t]),
                                  *b = run_session(&cuda, N_CTX, types[t]);
@@ -238,16 +271,13 @@ static void check_caches(const char *path)
             for (int64_t i = prompt[p].n - 5; i < prompt[p].n; i++) {
                 must(mote_timeline_eval(a, prompt[p].ids + i, 1));
                 must(mote_timeline_eval(b, prompt[p].ids + i, 1));
-                double error = top_error(mote_timeline_logits(b), mote_timeline_logits(a), n_vocab);
-                if (error > worst) worst = error;
-                if (!(error <= limit[t]))
-                    fail_msg("%s, cache %d, prompt %d: a top-10 logit is off by %g", path, (int)types[t], p,
-                             error);
+                errors.error[errors.n++] =
+                    top_error(mote_timeline_logits(b), mote_timeline_logits(a), n_vocab);
             }
             mote_timeline_destroy(a);
             mote_timeline_destroy(b);
         }
-        print_message("%s: cache of type %d: largest top-10 logit error %.1e\n", path, (int)types[t], worst);
+        check_errors(path, name[t], &errors, &limits[t]);
     }
     run_close(&cuda);
     run_close(&cpu);
@@ -266,7 +296,8 @@ static void check_batch(const char *path)
     enum { SESSIONS = 5, STEPS = 24 };
     /* Attention cuts its keys by the number of rows, which moves sums by 1e-7; a router near a tie then chooses another
      * expert. Against golden logits a batch is held to the limit of single rows (golden.h). */
-    static const double BATCH_LIMIT = 1e-1;
+    static const struct error_limits limits = {5e-3, 3e-2, 1e-1};
+    struct errors errors = {.n = 0};
     static struct prompt prompt[N_PROMPT];
     struct run run;
     run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &run);
@@ -274,7 +305,6 @@ static void check_batch(const char *path)
     int64_t n_vocab = (int64_t)run.network->hyper.n_vocab;
     struct mote_timeline *alone[SESSIONS], *together[SESSIONS];
     struct mote_turn turn[SESSIONS];
-    double worst = 0;
     for (int s = 0; s < SESSIONS; s++) { /* caches of different lengths */
         alone[s] = run_session(&run, N_CTX - 8 * s, MOTE_KV_F16);
         together[s] = run_session(&run, N_CTX - 8 * s, MOTE_KV_F16);
@@ -285,11 +315,8 @@ static void check_batch(const char *path)
     for (int step = 0; step <= STEPS; step++) {
         int32_t id[SESSIONS];
         for (int s = 0; s < SESSIONS; s++) {
-            double error =
+            errors.error[errors.n++] =
                 top_error(mote_timeline_logits(together[s]), mote_timeline_logits(alone[s]), n_vocab);
-            if (error > worst) worst = error;
-            if (!(error <= BATCH_LIMIT))
-                fail_msg("%s, session %d, step %d: off by %g from itself alone", path, s, step, error);
             id[s] = largest(mote_timeline_logits(alone[s]), n_vocab);
             turn[s] = (struct mote_turn){.session = together[s], .ids = &id[s], .n = 1};
         }
@@ -297,7 +324,7 @@ static void check_batch(const char *path)
         for (int s = 0; s < SESSIONS; s++) must(mote_timeline_eval(alone[s], &id[s], 1));
         must(mote_timeline_eval_many(turn, SESSIONS));
     }
-    print_message("%s: %d sessions together, largest top-10 logit error %.1e\n", path, SESSIONS, worst);
+    check_errors(path, "sessions together against alone", &errors, &limits);
     for (int s = 0; s < SESSIONS; s++) {
         mote_timeline_destroy(alone[s]);
         mote_timeline_destroy(together[s]);
