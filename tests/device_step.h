@@ -231,8 +231,8 @@ static inline void mma_tf32(float c[4], const u32 a[4], u32 b0, u32 b1)
     struct sums {
         float c[4];
     };
-    sums got = device_meet<sums>(
-        operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [](const operands *in, sums *out) {
+    sums got =
+        device_meet<sums>(operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [](const operands *in, sums *out) {
             for (int i = 0; i < 32; i++)
                 for (int j = 0; j < 4; j++) {
                     double sum = 0;
