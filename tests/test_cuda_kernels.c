@@ -458,6 +458,32 @@ static void test_ungated(void **state)
     ahead->ops->destroy(ahead);
 }
 
+/* ---- scratch ---- */
+
+/* Long steps leave nothing of four bytes for every pair and hidden column: unfused and plain experts go in pieces. */
+static void test_scratch(void **state)
+{
+    (void)state;
+    struct mote_backend_options options = {0};
+    struct mote_backend_limits limits = {.max_row = 512,
+                                         .max_col = 256,
+                                         .d_model = 256,
+                                         .n_ff = 8192,
+                                         .n_ff_shared = 8192,
+                                         .n_expert = 128,
+                                         .n_used = 8,
+                                         .n_head = 4,
+                                         .n_head_kv = 4,
+                                         .head_dim = 64,
+                                         .n_rot = 64};
+    size_t less, more;
+    assert_int_equal(mote_backend_cuda.scratch(&options, &limits, &less), MOTE_OK);
+    limits.max_row *= 2;
+    assert_int_equal(mote_backend_cuda.scratch(&options, &limits, &more), MOTE_OK);
+    assert_true(more > less);
+    assert_true((more - less) / 512 < (size_t)(limits.n_used * limits.n_ff) * sizeof(float));
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -477,7 +503,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_device), cmocka_unit_test(test_cache),   cmocka_unit_test(test_unwritable),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_usage),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -16,9 +16,8 @@ struct cuda_scratch {
     size_t step, step_bytes; /* token, position, span_of_row, spans: uploaded as one */
     size_t position, span_of_row, span, fault;
     size_t act_q, act_scale, act_sum;    /* [max_row][max_col], also [max_row][d_model] */
-    size_t down_q, down_scale, down_sum; /* [max_pair + max_row][widest n_ff] */
-    size_t gate, up, product; /* f32, unfused and plain: [max_pair][n_ff], .., [max_pair][d_model] */
-    size_t hidden;            /* f32 [max_pair][n_ff]: plain experts */
+    size_t down_q, down_scale, down_sum; /* of a piece: [pair + row][widest n_ff] */
+    size_t gate, up, product; /* f32 of a piece (CUDA_PIECE_ROWS): [pair][n_ff], .., [pair][d_model] */
     size_t ticket;            /* i32 [max_row] */
     size_t group;             /* [shortlist rows][groups of a row] */
     size_t attend, prefill;
@@ -45,6 +44,11 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static int64_t piece_rows(const struct mote_backend_limits *l)
+{
+    return l->max_row < CUDA_PIECE_ROWS ? l->max_row : CUDA_PIECE_ROWS;
+}
+
 /* Blocks of shortlist.cu for a row. */
 static int64_t span_count(const struct mote_backend_limits *l)
 {
@@ -59,8 +63,9 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
                 l->n_rot < 0 || l->n_rot > l->head_dim || l->n_vocab < 0 || l->n_vocab > INT32_MAX / 2,
             MOTE_ARGUMENT, "backend: limits out of range");
     memset(at, 0, sizeof *at);
-    int64_t n = l->max_row, pair = n * l->n_used, ff = larger(l->n_ff, l->n_ff_shared),
-            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS;
+    int64_t n = l->max_row, ff = larger(l->n_ff, l->n_ff_shared),
+            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS, n_piece = piece_rows(l),
+            piece_pair = n_piece * larger(l->n_used, 1);
     size_t total = 0;
     int ok = take(&total, &at->step, n, sizeof(int32_t)) && take(&total, &at->position, n, sizeof(int32_t)) &&
              take(&total, &at->span_of_row, n, sizeof(int32_t)) &&
@@ -69,11 +74,10 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
     ok =
         ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
         take_act(&total, &at->act_q, &at->act_scale, &at->act_sum, n, larger(l->max_col, l->d_model)) &&
-        take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, pair + n, ff) &&
-        take(&total, &at->gate, larger(pair, n), (size_t)ff * sizeof(float)) &&
-        take(&total, &at->up, larger(pair, n), (size_t)ff * sizeof(float)) &&
-        take(&total, &at->hidden, larger(pair, n), (size_t)ff * sizeof(float)) &&
-        take(&total, &at->product, larger(pair, n), (size_t)l->d_model * sizeof(float)) &&
+        take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, n_piece * l->n_used + n_piece, ff) &&
+        take(&total, &at->gate, piece_pair, (size_t)ff * sizeof(float)) &&
+        take(&total, &at->up, piece_pair, (size_t)ff * sizeof(float)) &&
+        take(&total, &at->product, piece_pair, (size_t)l->d_model * sizeof(float)) &&
         take(&total, &at->ticket, n, sizeof(int32_t)) &&
         take(&total, &at->group, n_list * span_count(l) * MOTE_SPAN_GROUPS, sizeof(struct mote_step_group)) &&
         take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
@@ -539,7 +543,6 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     cuda->down = act_at(m, at.down_q, at.down_scale, at.down_sum);
     cuda->gate = (float *)(void *)(m + at.gate);
     cuda->up = (float *)(void *)(m + at.up);
-    cuda->hidden = (float *)(void *)(m + at.hidden);
     cuda->product = (float *)(void *)(m + at.product);
     cuda->ticket = (int32_t *)(void *)(m + at.ticket);
     cuda->group = (struct mote_step_group *)(void *)(m + at.group);
@@ -567,7 +570,7 @@ static mote_status create(const struct mote_backend_options *options,
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;
-    cuda->max_pair = limits->max_row * limits->n_used;
+    cuda->piece_pair = piece_rows(limits) * limits->n_used;
     cuda->decode_rows = CUDA_DECODE_ROWS;
     if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
         cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;

@@ -17,6 +17,9 @@
 enum {
     CUDA_DECODE_ROWS = 64,    /* steps of at most so many rows take the decode kernels (see decode_rows) */
     CUDA_DECODE_PAIRS = 1024, /* and of so many pairs of a row and an expert: MAX_PAIRS of moe_decode.cu */
+    /* Rows that decode kernels, or unfused and plain experts, take through the expert block at once: what lies between
+     * its products has room for so many. */
+    CUDA_PIECE_ROWS = CUDA_DECODE_ROWS,
     CUDA_DEFINE = 384,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2, /* staging buffers of an upload: one is packed while the other is copied */
@@ -113,7 +116,7 @@ struct cuda_backend {
     struct mote_budget *budget;
     struct mote_backend_limits limits;
     int moe_unfused;
-    int64_t max_pair;    /* max_row * n_used */
+    int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
     struct cuda_program *program; /* [n_program] */
@@ -146,15 +149,14 @@ struct cuda_backend {
 
     /* scratch: device memory, one block (struct cuda_scratch) */
     uint8_t *scratch;
-    struct mote_step_act act; /* [max_row][max_col]: inputs of linear and moe */
-    struct mote_step_act
-        down;            /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
-    const float *act_of; /* x whose rows `act` holds now; NULL: nothing's */
-    float *gate, *up, *hidden, *product; /* unfused and plain experts */
-    int32_t *ticket;                     /* [max_row] of router and shortlist; zero between launches */
-    struct mote_step_group *group;       /* [shortlist rows][groups of a row] */
-    void *attend_scratch;                /* mote_cuda_attend_scratch bytes */
-    void *prefill_scratch;               /* mote_cuda_prefill_scratch bytes */
+    struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
+    struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
+    const float *act_of;           /* x whose rows `act` holds now; NULL: nothing's */
+    float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
+    int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
+    struct mote_step_group *group; /* [shortlist rows][groups of a row] */
+    void *attend_scratch;          /* mote_cuda_attend_scratch bytes */
+    void *prefill_scratch;         /* mote_cuda_prefill_scratch bytes */
     int attend_program, attend_prefill_program, rows_program;
     int shortlist_program;                /* with limits.n_vocab */
     int prefill_program, prefill_is_bf16; /* prefill_step.cu; what its copy of x is made of */

@@ -152,7 +152,7 @@ struct block {
     int n_used, pair_base; /* where its pairs lie in cuda->down */
     const float *x, *residual;
     float *y, *hidden;
-    int n_row;
+    int first_row, n_row; /* first_row: of the step's rows in cuda->act; everything else starts at it */
 };
 
 /* DOWN_WARPS and DOWN_WARPS_MANY of moe_decode.cu. */
@@ -220,7 +220,7 @@ static mote_status project(struct cuda_backend *cuda, const struct block *b, int
 {
     const struct cuda_experts *e = b->experts;
     int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used,
-        of_rows = which != CUDA_DOWN, base = of_rows ? 0 : b->pair_base,
+        of_rows = which != CUDA_DOWN, base = of_rows ? b->first_row : b->pair_base,
         n_out = (int)(of_rows ? e->n_ff : e->d_model);
     int64_t n_col = of_rows ? e->d_model : e->n_ff;
     unsigned grid_y = n_pair < 65535 ? (unsigned)n_pair : 65535;
@@ -260,13 +260,14 @@ static mote_status project(struct cuda_backend *cuda, const struct block *b, int
                          (unsigned)e->split[which] * 32, 0, args);
 }
 
-static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
+static mote_status run_piece(struct cuda_backend *cuda, const struct block *b)
 {
     const struct cuda_experts *e = b->experts;
     int n_ff = (int)e->n_ff, n_unit = (n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS, base = b->pair_base,
         squash = b->squash, n_used = b->n_used, d_model = (int)e->d_model;
     unsigned n_pair = (unsigned)(b->n_row * b->n_used);
-    float *hidden = b->hidden ? b->hidden : cuda->hidden;
+    float *hidden =
+        b->hidden ? b->hidden : cuda->up; /* in place: each value is read once, by whoever writes it */
     struct mote_step_act none = {0};
     float *gate = e->first == CUDA_GATE ? cuda->gate : NULL;
     if (gate) TRY(project(cuda, b, CUDA_GATE, b->x, gate));
@@ -283,6 +284,28 @@ static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
                        &d_model};
     return mote_cuda_run(cuda, cuda->rows_program, CUDA_ROWS_COMBINE, (unsigned)(d_model + 255) / 256,
                          (unsigned)b->n_row, 1, 256, 0, combine);
+}
+
+/* A piece of the rows at a time: rows between products are four bytes a value, of every pair and projection, and would be
+ * the largest part of the scratch of a long step; every pair reads its own expert anyhow, so that pieces cost launches
+ * alone. Calibration may ask for this of any model, at any time: the room for a piece is always there. */
+static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
+{
+    const struct cuda_experts *e = b->experts;
+    for (int row = 0; row < b->n_row; row += CUDA_PIECE_ROWS) {
+        struct block piece = *b;
+        int64_t pair = (int64_t)row * b->n_used;
+        piece.first_row = row;
+        piece.n_row = b->n_row - row < CUDA_PIECE_ROWS ? b->n_row - row : CUDA_PIECE_ROWS;
+        if (b->ids) piece.ids += pair;
+        if (b->weights) piece.weights += pair;
+        if (b->hidden) piece.hidden += pair * e->n_ff;
+        if (b->residual) piece.residual += row * e->d_model;
+        piece.x += row * e->d_model;
+        piece.y += row * e->d_model;
+        TRY(run_piece(cuda, &piece));
+    }
+    return MOTE_OK;
 }
 
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)
@@ -302,7 +325,7 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .weights = job->shared_gate,
                                     .squash = 1,
                                     .n_used = 1,
-                                    .pair_base = (int)cuda->max_pair,
+                                    .pair_base = (int)cuda->piece_pair,
                                     .hidden = job->shared_hidden};
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
     if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);
