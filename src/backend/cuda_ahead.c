@@ -36,6 +36,7 @@ static void ahead_destroy(struct mote_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     mote_mem_free(cuda->program);
+    mote_mem_free(cuda->router);
     mote_mem_free(cuda->ahead_info);
     mote_mem_free(cuda);
 }

@@ -193,6 +193,7 @@ static void destroy(struct mote_backend *backend)
     mote_mem_free(cuda->record);
     mote_mem_free(cuda->allocation);
     mote_mem_free(cuda->program);
+    mote_mem_free(cuda->router);
     mote_mem_free(cuda);
 }
 

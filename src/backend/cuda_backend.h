@@ -85,6 +85,14 @@ struct cuda_experts {
     int prefill_gate_up, prefill_down;
 };
 
+/* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
+struct cuda_router {
+    struct mote_routing routing; /* scale and bias are arguments, not constants */
+    enum mote_tile_item item;
+    int64_t n_col;     /* of its plain weights; 0: in tiles, or logits come from elsewhere */
+    int route, router; /* of route.cu; of router.cu with n_col */
+};
+
 struct cuda_allocation {
     void *memory;
     size_t size;
@@ -121,6 +129,8 @@ struct cuda_backend {
 
     struct cuda_program *program; /* [n_program] */
     size_t n_program, max_program;
+    struct cuda_router *router; /* [n_router] */
+    size_t n_router;
 
     struct cuda_allocation *allocation; /* [n_allocation] */
     size_t n_allocation, max_allocation;

@@ -10,21 +10,6 @@ enum { GATE_UP_ONE, GATE_UP_MANY, DOWN_ONE, DOWN_MANY };
 
 /* ---- router ---- */
 
-enum { CHOICE = 96 };
-
-static void choice_constants(const struct mote_routing *r, char text[CHOICE])
-{
-    snprintf(text, CHOICE, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d",
-             r->n_expert, r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
-}
-
-static mote_status route_program(struct cuda_backend *cuda, const struct mote_routing *r, int *program)
-{
-    char text[CHOICE];
-    choice_constants(r, text);
-    return mote_cuda_program(cuda, &route_text, program, "%s", text);
-}
-
 /* Norms of a row are summed by as many warps everywhere; two share an expert. */
 static int router_warps(int64_t d_model)
 {
@@ -32,13 +17,31 @@ static int router_warps(int64_t d_model)
     return warps < 2 ? 2 : warps;
 }
 
-static mote_status router_program(struct cuda_backend *cuda, const struct mote_routing *r,
-                                  const struct cuda_weight *w, int *program)
+/* The router placed with these constants; w: its plain weights, NULL: whatever they are. NULL: there is none. */
+static const struct cuda_router *find_router(const struct cuda_backend *cuda, const struct mote_routing *r,
+                                             const struct cuda_weight *w)
 {
-    char text[CHOICE];
-    choice_constants(r, text);
-    return mote_cuda_program(cuda, &router_text, program, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text,
-                             (int)w->kind.item, (long long)w->n_col, router_warps(w->n_col));
+    for (size_t i = 0; i < cuda->n_router; i++) {
+        const struct cuda_router *at = &cuda->router[i];
+        const struct mote_routing *a = &at->routing;
+        if (a->n_expert == r->n_expert && a->n_used == r->n_used && a->score == r->score &&
+            a->n_group == r->n_group && a->n_group_used == r->n_group_used &&
+            !a->renormalise == !r->renormalise && (!w || (at->n_col == w->n_col && at->item == w->kind.item)))
+            return at;
+    }
+    return NULL;
+}
+
+static mote_status router_programs(struct cuda_backend *cuda, struct cuda_router *router)
+{
+    const struct mote_routing *r = &router->routing;
+    char text[96];
+    snprintf(text, sizeof text, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d",
+             r->n_expert, r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+    TRY(mote_cuda_program(cuda, &route_text, &router->route, "%s", text));
+    if (!router->n_col) return MOTE_OK;
+    return mote_cuda_program(cuda, &router_text, &router->router, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text,
+                             (int)router->item, (long long)router->n_col, router_warps(router->n_col));
 }
 
 mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *r,
@@ -46,7 +49,7 @@ mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct m
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_weight *w = router ? router->placed : NULL;
-    int program;
+    struct cuda_router made = {.routing = *r};
     FAIL_IF(r->n_expert < 1 || r->n_expert > MOTE_MAX_EXPERTS || r->n_used < 1 || r->n_used > r->n_expert,
             MOTE_ARGUMENT, "router: %d of %d experts, expected 1 <= used <= experts <= %d", r->n_used,
             r->n_expert, MOTE_MAX_EXPERTS);
@@ -54,8 +57,14 @@ mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct m
                 r->n_group_used > r->n_group || r->n_group_used * (r->n_expert / r->n_group) < r->n_used,
             MOTE_ARGUMENT, "router: %d of %d groups do not hold %d of %d experts", r->n_group_used,
             r->n_group, r->n_used, r->n_expert);
-    TRY(route_program(cuda, r, &program));
-    return w && w->kind.code == MOTE_CODE_NONE ? router_program(cuda, r, w, &program) : MOTE_OK;
+    if (w && w->kind.code != MOTE_CODE_NONE) w = NULL;
+    if (find_router(cuda, r, w)) return MOTE_OK;
+    if (w) made.item = w->kind.item, made.n_col = w->n_col;
+    TRY(router_programs(cuda, &made));
+    TRY(mote_mem_resize(cuda->budget, MOTE_MEM_TABLES, (cuda->n_router + 1) * sizeof *cuda->router,
+                        &cuda->router));
+    cuda->router[cuda->n_router++] = made;
+    return MOTE_OK;
 }
 
 /* As router.cu has it. */
@@ -92,8 +101,9 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
 {
     const struct mote_linear *linear = job->router;
     const struct cuda_weight *w = linear->out[0].weight->placed;
-    int program, per_block = router_warps(w->n_col) / 2;
-    TRY(router_program(cuda, job->routing, w, &program));
+    const struct cuda_router *found = find_router(cuda, job->routing, w);
+    int per_block = router_warps(w->n_col) / 2;
+    FAIL_IF(!found, MOTE_INTERNAL, "router of layer %d: not placed with its routing", job->layer);
     struct router_job router = {.x = linear->x,
                                 .norm = linear->norm,
                                 .out = linear->norm ? linear->norm_out : NULL,
@@ -119,7 +129,7 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
     router.n_block = (n_expert + per_block - 1) / per_block;
     cuda->act_of = linear->norm ? linear->norm_out : linear->x;
     void *args[] = {&router};
-    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1,
+    return mote_cuda_run(cuda, found->router, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1,
                          (unsigned)router_warps(w->n_col) * 32, 0, args);
 }
 
@@ -128,9 +138,10 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
     struct cuda_backend *cuda = cuda_of(backend);
     if (fits_router(cuda, job)) return run_router(cuda, job);
     if (job->router) TRY(mote_cuda_linear(backend, job->router));
-    int program, layer = job->layer;
+    const struct cuda_router *found = find_router(cuda, job->routing, NULL);
+    int layer = job->layer;
     float scale = job->routing->scale;
-    TRY(route_program(cuda, job->routing, &program));
+    FAIL_IF(!found, MOTE_INTERNAL, "routing of layer %d: not placed", job->layer);
     void *args[] = {(void *)(uintptr_t)&job->logits,
                     (void *)(uintptr_t)&job->routing->bias,
                     &scale,
@@ -138,7 +149,7 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
                     (void *)(uintptr_t)&job->weights,
                     &layer,
                     &cuda->fault};
-    return mote_cuda_run(cuda, program, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
+    return mote_cuda_run(cuda, found->route, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
 }
 
 /* ---- experts ---- */
