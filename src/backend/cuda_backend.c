@@ -121,7 +121,7 @@ static void show_compiling(void *context, size_t done, size_t total, size_t cach
     if (cuda->progress) cuda->progress(cuda->progress_context, "compiling kernels", done, total, "units");
 }
 
-mote_status mote_cuda_common_programs(struct cuda_backend *cuda)
+static mote_status common_programs(struct cuda_backend *cuda)
 {
     TRY(mote_cuda_program(cuda, &rows_text, &cuda->rows_program, "ROWS=1"));
     if (cuda->limits.n_vocab)
@@ -172,7 +172,7 @@ mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, un
 
 /* ---- creation ---- */
 
-static void destroy(struct mote_backend *backend)
+void mote_cuda_destroy(struct mote_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     if (cuda->cuda) {
@@ -195,6 +195,31 @@ static void destroy(struct mote_backend *backend)
     mote_mem_free(cuda->program);
     mote_mem_free(cuda->router);
     mote_mem_free(cuda);
+}
+
+mote_status mote_cuda_create_begin(const struct mote_backend_ops *ops,
+                                   const struct mote_backend_limits *limits, struct mote_budget *budget,
+                                   struct cuda_backend **out)
+{
+    struct cuda_backend *cuda;
+    TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda, &cuda));
+    cuda->base.ops = ops;
+    cuda->budget = budget;
+    cuda->limits = *limits;
+    cuda->piece_pair = piece_rows(limits) * limits->n_used;
+    cuda->decode_rows = CUDA_DECODE_ROWS;
+    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
+        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
+    *out = cuda;
+    return MOTE_OK;
+}
+
+mote_status mote_cuda_create_end(struct cuda_backend *cuda, mote_status status, struct mote_backend **out)
+{
+    if (status == MOTE_OK) status = common_programs(cuda);
+    if (status == MOTE_OK) *out = &cuda->base;
+    else mote_cuda_destroy(&cuda->base);
+    return status;
 }
 
 /* ---- memory ---- */
@@ -478,7 +503,7 @@ static mote_status shortlist(struct mote_backend *backend, const float *logits, 
 
 static const struct mote_backend_ops cuda_ops = {
     .name = "cuda",
-    .destroy = destroy,
+    .destroy = mote_cuda_destroy,
     .alloc = op_alloc,
     .free = op_free,
     .alloc_host = op_alloc_host,
@@ -553,8 +578,7 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     memset(cuda->host_step, 0, at.step_bytes);
     TRY(mote_cuda_alloc_pinned(cuda->cuda, sizeof *cuda->host_fault, &cuda->host_fault));
     TRY(mote_pool_create(options->n_thread, &cuda->pool));
-    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, CUDA_RECORDS, sizeof *cuda->record, &cuda->record));
-    return mote_cuda_common_programs(cuda);
+    return mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, CUDA_RECORDS, sizeof *cuda->record, &cuda->record);
 }
 
 static mote_status create(const struct mote_backend_options *options,
@@ -563,25 +587,12 @@ static mote_status create(const struct mote_backend_options *options,
 {
     *out = NULL;
     struct cuda_backend *cuda;
-    TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda, &cuda));
-    cuda->base.ops = &cuda_ops;
-    cuda->budget = budget;
-    cuda->limits = *limits;
+    TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;
-    cuda->piece_pair = piece_rows(limits) * limits->n_used;
-    cuda->decode_rows = CUDA_DECODE_ROWS;
-    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
-        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
-    mote_status status = open_backend(cuda, options);
-    if (status != MOTE_OK) {
-        destroy(&cuda->base);
-        return status;
-    }
-    *out = &cuda->base;
-    return MOTE_OK;
+    return mote_cuda_create_end(cuda, open_backend(cuda, options), out);
 }
 
 const struct mote_backend_kind mote_backend_cuda = {.name = "cuda",

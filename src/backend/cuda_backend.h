@@ -120,7 +120,7 @@ struct cuda_backend {
     struct mote_backend base;
     struct mote_cuda *cuda;
     const struct mote_cuda_info *info;
-    struct mote_cuda_info *ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
+    struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits limits;
     int moe_unfused;
@@ -189,8 +189,13 @@ static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
 mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index,
                               const char *define, ...) __attribute__((format(printf, 4, 5)));
 
-/* The programs that every model needs: rows, attention, the shortlist. */
-mote_status mote_cuda_common_programs(struct cuda_backend *cuda);
+/* A backend of either table (cuda_ops, that of cuda_ahead.c) with nothing opened; what opening it came to, and the programs
+ * that every model needs: *out, or what there is of it destroyed. */
+mote_status mote_cuda_create_begin(const struct mote_backend_ops *ops,
+                                   const struct mote_backend_limits *limits, struct mote_budget *budget,
+                                   struct cuda_backend **out);
+mote_status mote_cuda_create_end(struct cuda_backend *cuda, mote_status status, struct mote_backend **out);
+void mote_cuda_destroy(struct mote_backend *backend);
 
 /* The constants by which a text knows an activation (expert.cuh). */
 enum { CUDA_ACTIVATION_TEXT = 48 };
