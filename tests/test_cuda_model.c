@@ -3,7 +3,8 @@
  * against tokens from rows; a model in many formats.
  *
  * MOTE_CUDA_MODELS    models, colon between them (models/fable-tq1_0.gguf)
- * MOTE_CUDA_GOLDEN    model:golden.json, colon between all (fable and fable-ternary of ../shared where they are) */
+ * MOTE_CUDA_GOLDEN    model:golden.json, colon between all (fable and fable-ternary of ../shared where they are); the first
+ *                     model is the one that many formats are made from */
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "cuda/compile.h"
