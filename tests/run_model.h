@@ -24,11 +24,13 @@ struct run_options {
     int act_f32, n_thread, moe_unfused, taps, no_graph;
     int64_t max_row;
     size_t budget;
+    struct mote_catalogue *catalogue; /* opened, and closed, by the caller; NULL: of `path` */
 };
 
 struct run {
     struct mote_budget *budget;
     struct mote_catalogue *catalogue;
+    int is_borrowed; /* the catalogue */
     struct mote_network *network;
     struct mote_backend *backend;
     struct mote_forward *forward;
@@ -39,7 +41,7 @@ static inline void run_close(struct run *run)
     mote_forward_destroy(run->forward);
     mote_network_close(run->network);
     if (run->backend) run->backend->ops->destroy(run->backend);
-    mote_catalogue_close(run->catalogue);
+    if (!run->is_borrowed) mote_catalogue_close(run->catalogue);
     mote_budget_destroy(run->budget);
     *run = (struct run){0};
 }
@@ -49,7 +51,9 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     *run = (struct run){0};
     int64_t max_row = o->max_row ? o->max_row : 512;
     TRY(mote_budget_create(o->budget, &run->budget));
-    TRY(mote_catalogue_open(path, run->budget, &run->catalogue));
+    run->catalogue = o->catalogue;
+    run->is_borrowed = o->catalogue != NULL;
+    if (!run->catalogue) TRY(mote_catalogue_open(path, run->budget, &run->catalogue));
     struct mote_network_options network = {.act_f32 = o->act_f32};
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
     const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;

@@ -458,6 +458,74 @@ static void test_ungated(void **state)
     ahead->ops->destroy(ahead);
 }
 
+/* ---- routers ---- */
+
+/* A program for every routing and kind of router weights, whatever layers share them. */
+static void test_routers(void **state)
+{
+    (void)state;
+    struct mote_backend_limits limits = {.max_row = 4,
+                                         .max_col = 256,
+                                         .d_model = 256,
+                                         .n_ff = 96,
+                                         .n_expert = 8,
+                                         .n_used = 2,
+                                         .n_head = 4,
+                                         .n_head_kv = 4,
+                                         .head_dim = 64,
+                                         .n_rot = 64};
+    const struct mote_routing two = {.n_expert = 8, .n_used = 2, .n_group = 1, .n_group_used = 1, .scale = 1};
+    struct mote_routing scaled = two, three = two;
+    scaled.scale = 2.5f, three.n_used = 3;
+    struct mote_weight plain = {.name = "plain", .w = mote_matrix_view(MOTE_FORMAT_F32, NULL, 8, 256)},
+                       half = {.name = "half", .w = mote_matrix_view(MOTE_FORMAT_F16, NULL, 8, 256)},
+                       tiled = {.name = "tiled", .w = mote_matrix_view(MOTE_FORMAT_Q8_0, NULL, 8, 256)};
+    struct mote_backend *ahead;
+    assert_int_equal(mote_cuda_ahead_create("sm_90a", &limits, NULL, &ahead), MOTE_OK);
+    struct mote_weight *weight[] = {&plain, &half, &tiled};
+    for (int i = 0; i < 3; i++) assert_int_equal(ahead->ops->place(ahead, weight[i]), MOTE_OK);
+    const struct {
+        const struct mote_routing *routing;
+        const struct mote_weight *router;
+        size_t n_new; /* units */
+    } placed[] = {{&two, NULL, 1},      {&two, &tiled, 0}, {&two, &plain, 1},   {&two, &plain, 0},
+                  {&scaled, &plain, 0}, {&two, &half, 1},  {&three, &tiled, 1}, {&three, &plain, 1}};
+    size_t n = mote_cuda_ahead_units(ahead, NULL, 0);
+    for (size_t i = 0; i < sizeof placed / sizeof *placed; i++) {
+        assert_int_equal(ahead->ops->place_routing(ahead, placed[i].routing, placed[i].router), MOTE_OK);
+        n += placed[i].n_new;
+        assert_int_equal(mote_cuda_ahead_units(ahead, NULL, 0), n);
+    }
+    for (int i = 0; i < 3; i++) ahead->ops->unplace(ahead, weight[i]->placed);
+    ahead->ops->destroy(ahead);
+}
+
+/* ---- scratch ---- */
+
+/* Long steps leave nothing of four bytes for every pair and hidden column: unfused and plain experts go in pieces. */
+static void test_scratch(void **state)
+{
+    (void)state;
+    struct mote_backend_options options = {0};
+    struct mote_backend_limits limits = {.max_row = 512,
+                                         .max_col = 256,
+                                         .d_model = 256,
+                                         .n_ff = 8192,
+                                         .n_ff_shared = 8192,
+                                         .n_expert = 128,
+                                         .n_used = 8,
+                                         .n_head = 4,
+                                         .n_head_kv = 4,
+                                         .head_dim = 64,
+                                         .n_rot = 64};
+    size_t less, more;
+    assert_int_equal(mote_backend_cuda.scratch(&options, &limits, &less), MOTE_OK);
+    limits.max_row *= 2;
+    assert_int_equal(mote_backend_cuda.scratch(&options, &limits, &more), MOTE_OK);
+    assert_true(more > less);
+    assert_true((more - less) / 512 < (size_t)(limits.n_used * limits.n_ff) * sizeof(float));
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -477,7 +545,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_device), cmocka_unit_test(test_cache),   cmocka_unit_test(test_unwritable),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_scratch),   cmocka_unit_test(test_usage),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

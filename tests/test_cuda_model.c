@@ -1,15 +1,20 @@
 /* test_cuda_model.c: whole models on a device against the CPU with float activations: logits, greedy text, prompts in one
  * chunk and in several, sessions together, fused and not, recorded steps and launches one by one; tokens from shortlists
- * against tokens from rows.
+ * against tokens from rows; a model in many formats.
  *
  * MOTE_CUDA_MODELS    models, colon between them (models/fable-tq1_0.gguf)
- * MOTE_CUDA_GOLDEN    model:golden.json, colon between all (fable and fable-ternary of ../shared where they are) */
+ * MOTE_CUDA_GOLDEN    model:golden.json, colon between all (fable and fable-ternary of ../shared where they are); the first
+ *                     model is the one that many formats are made from */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "cuda/compile.h"
 #include "engine/sampler.h"
 #include "engine/vocab.h"
 #include "golden.h"
 #include "host_shortlist.h"
 #include "model/plan.h"
 #include "need_device.h"
+#include "recipe.h"
 
 enum { N_PROMPT = 6, MAX_IDS = 512, N_GREEDY = 64, N_CTX = 640 };
 static const double LOGIT_LIMIT = 2e-2, MARGIN_LIMIT = 0.05;
@@ -122,6 +127,38 @@ static double top_error(const float *got, const float *want, int64_t n_vocab)
     return worst;
 }
 
+/* Errors of many positions. One position near a router's tie chooses another expert and differs by far, so the largest
+ * says little: a fault shows in the median and the 90th percentile. */
+enum { MAX_ERRORS = 256 };
+struct errors {
+    double error[MAX_ERRORS]; /* sorted by check_errors */
+    int n;
+};
+struct error_limits {
+    double median, p90, largest;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void check_errors(const char *path, const char *what, struct errors *errors,
+                         const struct error_limits *limits)
+{
+    int n = errors->n;
+    assert_true(n > 0);
+    qsort(errors->error, (size_t)n, sizeof errors->error[0], by_size);
+    double median = errors->error[n / 2], p90 = errors->error[n * 9 / 10],
+           largest_error = errors->error[n - 1];
+    print_message("%s, %s: top-10 logit errors of %d positions: median %.1e, 90 %% %.1e, largest %.1e\n",
+                  path, what, n, median, p90, largest_error);
+    if (!(median <= limits->median && p90 <= limits->p90 && largest_error <= limits->largest))
+        fail_msg("%s, %s: expected at most %.1e, %.1e, %.1e", path, what, limits->median, limits->p90,
+                 limits->largest);
+}
+
 static double margin_of(const float *row, int64_t n_vocab)
 {
     int32_t top[GOLDEN_TOP];
@@ -219,8 +256,9 @@ static void test_against_cpu(void **state)
 static void check_caches(const char *path)
 {
     static const enum mote_kv_type types[] = {MOTE_KV_F16, MOTE_KV_Q8_0};
-    /* A code of a key or value may round the other way, and a router near a tie then chooses another expert. */
-    static const double limit[] = {2e-2, 2.5e-1};
+    static const char *const name[] = {"cache f16", "cache q8_0"};
+    /* A code of a key or value may round the other way: as much as the cache's type itself changes on the CPU, twice. */
+    static const struct error_limits limits[] = {{4e-3, 1e-2, 2e-2}, {7e-2, 2.2e-1, 2.5e-1}};
     static struct prompt prompt[N_PROMPT];
     struct run cpu, cuda;
     run_open(path, &(struct run_options){.act_f32 = 1}, &cpu);
@@ -229,7 +267,7 @@ static void check_caches(const char *path)
     int64_t n_vocab = (int64_t)cpu.network->hyper.n_vocab;
     for (int t = 0; t < 2; t++) {
         if (types[t] == MOTE_KV_Q8_0 && cpu.network->hyper.head_dim % 32) continue;
-        double worst = 0;
+        struct errors errors = {.n = 0};
         for (int p = 3; p < N_PROMPT; p++) {
             struct mote_timeline *a = run_session(&cpu, N_CTX, types[t]),
                                  *b = run_session(&cuda, N_CTX, types[t]);
@@ -238,16 +276,13 @@ static void check_caches(const char *path)
             for (int64_t i = prompt[p].n - 5; i < prompt[p].n; i++) {
                 must(mote_timeline_eval(a, prompt[p].ids + i, 1));
                 must(mote_timeline_eval(b, prompt[p].ids + i, 1));
-                double error = top_error(mote_timeline_logits(b), mote_timeline_logits(a), n_vocab);
-                if (error > worst) worst = error;
-                if (!(error <= limit[t]))
-                    fail_msg("%s, cache %d, prompt %d: a top-10 logit is off by %g", path, (int)types[t], p,
-                             error);
+                errors.error[errors.n++] =
+                    top_error(mote_timeline_logits(b), mote_timeline_logits(a), n_vocab);
             }
             mote_timeline_destroy(a);
             mote_timeline_destroy(b);
         }
-        print_message("%s: cache of type %d: largest top-10 logit error %.1e\n", path, (int)types[t], worst);
+        check_errors(path, name[t], &errors, &limits[t]);
     }
     run_close(&cuda);
     run_close(&cpu);
@@ -266,7 +301,8 @@ static void check_batch(const char *path)
     enum { SESSIONS = 5, STEPS = 24 };
     /* Attention cuts its keys by the number of rows, which moves sums by 1e-7; a router near a tie then chooses another
      * expert. Against golden logits a batch is held to the limit of single rows (golden.h). */
-    static const double BATCH_LIMIT = 1e-1;
+    static const struct error_limits limits = {5e-3, 3e-2, 1e-1};
+    struct errors errors = {.n = 0};
     static struct prompt prompt[N_PROMPT];
     struct run run;
     run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &run);
@@ -274,7 +310,6 @@ static void check_batch(const char *path)
     int64_t n_vocab = (int64_t)run.network->hyper.n_vocab;
     struct mote_timeline *alone[SESSIONS], *together[SESSIONS];
     struct mote_turn turn[SESSIONS];
-    double worst = 0;
     for (int s = 0; s < SESSIONS; s++) { /* caches of different lengths */
         alone[s] = run_session(&run, N_CTX - 8 * s, MOTE_KV_F16);
         together[s] = run_session(&run, N_CTX - 8 * s, MOTE_KV_F16);
@@ -285,11 +320,8 @@ static void check_batch(const char *path)
     for (int step = 0; step <= STEPS; step++) {
         int32_t id[SESSIONS];
         for (int s = 0; s < SESSIONS; s++) {
-            double error =
+            errors.error[errors.n++] =
                 top_error(mote_timeline_logits(together[s]), mote_timeline_logits(alone[s]), n_vocab);
-            if (error > worst) worst = error;
-            if (!(error <= BATCH_LIMIT))
-                fail_msg("%s, session %d, step %d: off by %g from itself alone", path, s, step, error);
             id[s] = largest(mote_timeline_logits(alone[s]), n_vocab);
             turn[s] = (struct mote_turn){.session = together[s], .ids = &id[s], .n = 1};
         }
@@ -297,7 +329,7 @@ static void check_batch(const char *path)
         for (int s = 0; s < SESSIONS; s++) must(mote_timeline_eval(alone[s], &id[s], 1));
         must(mote_timeline_eval_many(turn, SESSIONS));
     }
-    print_message("%s: %d sessions together, largest top-10 logit error %.1e\n", path, SESSIONS, worst);
+    check_errors(path, "sessions together against alone", &errors, &limits);
     for (int s = 0; s < SESSIONS; s++) {
         mote_timeline_destroy(alone[s]);
         mote_timeline_destroy(together[s]);
@@ -577,7 +609,7 @@ static void test_rerun(void **state)
 }
 
 /* With tensor cores in the prompt, fused and not are two ways of rounding: the same text but where it was undecided. */
-static void check_fused_text(const char *path)
+static void check_fused_prompts(const char *path)
 {
     static struct prompt prompt[N_PROMPT];
     struct run fused, unfused;
@@ -601,10 +633,178 @@ static void check_fused_text(const char *path)
     run_close(&unfused);
 }
 
-static void test_fused_text(void **state)
+static void test_fused_prompts(void **state)
 {
     (void)state;
-    each_model(check_fused_text);
+    each_model(check_fused_prompts);
+}
+
+/* ---- formats ---- */
+
+enum { FORMAT_PROMPTS = 3, FORMAT_TOKENS = 48, FORMAT_ROWS = 32, MAX_UNITS = 512 };
+
+static const struct recipe recipes[] = {
+    {"affine 4-bit", NULL, 4, 4},
+    {"affine 8-bit", NULL, 8, 8},
+    {"mixed 4/6-bit", NULL, 4, 6},
+    {"iq2_xxs", "iq2_xxs"},
+    {"iq3_xxs", "iq3_xxs"},
+    {"tq1_0", "tq1_0"},
+    {"q4_k", "q4_k"},
+    {"q6_k", "q6_k"},
+    {"iq4_xs", "iq4_xs"},
+    {"mxfp4", "mxfp4"},
+    {"q2_0", "q2_0"},
+    {"tq2_0", "tq2_0"},
+    {"q8_0", "q8_0"},
+};
+enum { N_RECIPE = sizeof recipes / sizeof *recipes };
+
+/* What all recipes are made from: a float model where there is one. */
+static const char *recipe_source(char path[512])
+{
+    const char *golden = getenv("MOTE_CUDA_GOLDEN");
+    if (golden && next_word(&golden, path)) return path;
+    if (!access(FABLE "/config.json", R_OK)) return FABLE;
+    static const char fallback[] = "models/fable-tq1_0.gguf";
+    return access(fallback, R_OK) ? NULL : fallback;
+}
+
+/* Every recipe's kernels to the cache, all at once: one model after the other, most CPUs would wait for its slowest. */
+static void compile_recipes(const struct recipe_model *model)
+{
+    static struct mote_cuda_unit unit[MAX_UNITS];
+    static struct mote_cubin cubin[MAX_UNITS];
+    struct mote_network *network[N_RECIPE];
+    struct mote_backend *ahead[N_RECIPE];
+    struct mote_cuda_info info;
+    size_t n = 0;
+    must(mote_cuda_describe(0, &info));
+    for (int r = 0; r < N_RECIPE; r++) {
+        must(mote_network_open(model[r].catalogue, NULL, NULL, &network[r]));
+        struct mote_backend_limits limits = network[r]->limits;
+        limits.max_row = FORMAT_ROWS;
+        must(mote_cuda_ahead_create(info.arch, &limits, NULL, &ahead[r]));
+        must(mote_network_place(network[r], ahead[r]));
+        size_t first = n, n_own = mote_cuda_ahead_units(ahead[r], unit + n, MAX_UNITS - n);
+        assert_true(n + n_own <= MAX_UNITS);
+        for (size_t i = 0; i < n_own; i++) { /* those that no recipe before it has */
+            struct mote_cuda_unit own = unit[first + i];
+            size_t k = 0;
+            while (k < first && (strcmp(unit[k].text, own.text) || strcmp(unit[k].define, own.define))) k++;
+            if (k == first) unit[n++] = own;
+        }
+    }
+    must(mote_cubin_make_all(info.arch, unit, n, cubin, NULL, NULL));
+    for (size_t i = 0; i < n; i++) mote_cubin_free(&cubin[i]);
+    for (int r = 0; r < N_RECIPE; r++) {
+        mote_network_close(network[r]);
+        ahead[r]->ops->destroy(ahead[r]);
+    }
+}
+
+/* A prompt and the greedy text after it: tokens, the row of logits behind each. */
+struct said {
+    int32_t ids[FORMAT_TOKENS];
+    float *logits; /* [FORMAT_TOKENS][n_vocab] */
+};
+
+static void say(struct run *run, const struct prompt *prompt, struct said *said)
+{
+    size_t n_vocab = (size_t)run->network->hyper.n_vocab;
+    struct mote_timeline *session = run_session(run, N_CTX, MOTE_KV_F32);
+    must(mote_timeline_eval(session, prompt->ids, prompt->n));
+    for (int i = 0; i < FORMAT_TOKENS; i++) {
+        const float *row = mote_timeline_logits(session);
+        if (!row) fail_msg("%s", mote_error());
+        memcpy(said->logits + (size_t)i * n_vocab, row, n_vocab * sizeof *row);
+        said->ids[i] = largest(row, (int64_t)n_vocab);
+        must(mote_timeline_eval(session, &said->ids[i], 1));
+    }
+    mote_timeline_destroy(session);
+}
+
+/* Of steps that all take the kernels for few rows: not the text alone, every logit is the same. */
+static void expect_same_bytes(const char *recipe, int prompt, const struct said *fused,
+                              const struct said *unfused, int64_t n_vocab)
+{
+    for (int i = 0; i < FORMAT_TOKENS; i++) {
+        const float *a = fused->logits + i * n_vocab, *b = unfused->logits + i * n_vocab;
+        if (fused->ids[i] != unfused->ids[i] || memcmp(a, b, (size_t)n_vocab * sizeof *a))
+            fail_msg("%s, prompt %d, token %d: fused %d, unfused %d, a top-10 logit differs by %g", recipe,
+                     prompt, i, fused->ids[i], unfused->ids[i], top_error(a, b, n_vocab));
+    }
+}
+
+/* Returns 1 for the same text; 0 for another where the CPU was undecided. */
+static int expect_cpu_text(const char *recipe, int prompt, const struct said *got, const struct said *want,
+                           int64_t n_vocab)
+{
+    for (int i = 0; i < FORMAT_TOKENS; i++) {
+        if (got->ids[i] == want->ids[i]) continue;
+        double margin = margin_of(want->logits + i * n_vocab, n_vocab);
+        print_message("%s, prompt %d: token %d is another than on the CPU, whose margin was %.4f\n", recipe,
+                      prompt, i, margin);
+        if (!(margin < MARGIN_LIMIT))
+            fail_msg("%s, prompt %d: another text than on the CPU where the margin is %.4f", recipe, prompt,
+                     margin);
+        return 0;
+    }
+    return 1;
+}
+
+/* Greedy text of a model in each format: fused and unfused to the byte, the device's and the CPU's. */
+static void test_formats(void **state)
+{
+    (void)state;
+    need_device();
+    char path[512];
+    const char *source = recipe_source(path);
+    if (!source) {
+        print_message("no MOTE_CUDA_GOLDEN, no ../shared/models, no models/: nothing to quantise, skipped\n");
+        skip();
+    }
+    static struct recipe_model model[N_RECIPE];
+    static struct prompt prompt[N_PROMPT];
+    double start = mote_seconds(), made, compiled;
+    for (int r = 0; r < N_RECIPE; r++) recipe_open(source, &recipes[r], &model[r]);
+    made = mote_seconds();
+    compile_recipes(model);
+    compiled = mote_seconds();
+    for (int r = 0; r < N_RECIPE; r++) {
+        struct run fused, unfused, cpu;
+        struct run_options options = {
+            .catalogue = model[r].catalogue, .device = &mote_backend_cuda, .max_row = FORMAT_ROWS};
+        const char *name = recipes[r].name;
+        run_open(name, &options, &fused);
+        options.moe_unfused = 1;
+        run_open(name, &options, &unfused);
+        /* Codes of 8 bits for activations are the CPU's own: they alone change texts where the margin is 0.3. */
+        options = (struct run_options){.catalogue = model[r].catalogue, .act_f32 = 1, .max_row = FORMAT_ROWS};
+        run_open(name, &options, &cpu);
+        make_prompts(&cpu, prompt);
+        int64_t n_vocab = (int64_t)cpu.network->hyper.n_vocab;
+        struct said a = {.logits = new_logits(FORMAT_TOKENS * n_vocab)},
+                    b = {.logits = new_logits(FORMAT_TOKENS * n_vocab)};
+        int n_same = 0;
+        for (int p = 0; p < FORMAT_PROMPTS; p++) {
+            say(&fused, &prompt[p], &a);
+            say(&unfused, &prompt[p], &b);
+            expect_same_bytes(name, p, &a, &b, n_vocab);
+            say(&cpu, &prompt[p], &b);
+            n_same += expect_cpu_text(name, p, &a, &b, n_vocab);
+        }
+        print_message("%s of %s: fused and unfused the same bytes, %d of %d texts the CPU's\n", name, source,
+                      n_same, FORMAT_PROMPTS);
+        mote_mem_free(a.logits);
+        mote_mem_free(b.logits);
+        run_close(&cpu);
+        run_close(&unfused);
+        run_close(&fused);
+        recipe_close(&model[r]);
+    }
+    print_message("%d recipes: %.1f s to quantise, %.1f s to compile, %.1f s to run\n", N_RECIPE,
+                  made - start, compiled - made, mote_seconds() - compiled);
 }
 
 /* ---- against transformers ---- */
@@ -634,9 +834,11 @@ static void test_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_golden),     cmocka_unit_test(test_caches),
-        cmocka_unit_test(test_batch),       cmocka_unit_test(test_rerun),      cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_fused),       cmocka_unit_test(test_fused_text), cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_caches),      cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_rerun),       cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_fused),       cmocka_unit_test(test_fused_prompts),
+        cmocka_unit_test(test_formats),     cmocka_unit_test(test_plan),
         cmocka_unit_test(test_successor),   cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

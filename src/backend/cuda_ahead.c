@@ -32,14 +32,6 @@ static mote_status ahead_info(const char *arch, struct mote_cuda_info *info)
         "architecture '%s': expected sm_80, sm_86, sm_87, sm_89, sm_90a, sm_100a, sm_103a or sm_120", arch);
 }
 
-static void ahead_destroy(struct mote_backend *backend)
-{
-    struct cuda_backend *cuda = cuda_of(backend);
-    mote_mem_free(cuda->program);
-    mote_mem_free(cuda->ahead_info);
-    mote_mem_free(cuda);
-}
-
 /* Vectors (norms, biases) get memory nobody reads. */
 static mote_status ahead_alloc(struct mote_backend *backend, enum mote_mem_kind kind, size_t size, void *out)
 {
@@ -61,7 +53,7 @@ static mote_status ahead_upload(struct mote_backend *backend, void *to, const vo
 
 static const struct mote_backend_ops ahead_ops = {
     .name = "cuda",
-    .destroy = ahead_destroy,
+    .destroy = mote_cuda_destroy,
     .alloc = ahead_alloc,
     .free = ahead_free,
     .alloc_host = ahead_alloc,
@@ -77,21 +69,9 @@ mote_status mote_cuda_ahead_create(const char *arch, const struct mote_backend_l
 {
     *out = NULL;
     struct cuda_backend *cuda;
-    TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda, &cuda));
-    cuda->base.ops = &ahead_ops;
-    cuda->budget = budget;
-    cuda->limits = *limits;
-    mote_status status =
-        mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda->ahead_info, &cuda->ahead_info);
-    if (status == MOTE_OK) status = ahead_info(arch, cuda->ahead_info);
-    cuda->info = cuda->ahead_info;
-    if (status == MOTE_OK) status = mote_cuda_common_programs(cuda);
-    if (status != MOTE_OK) {
-        ahead_destroy(&cuda->base);
-        return status;
-    }
-    *out = &cuda->base;
-    return MOTE_OK;
+    TRY(mote_cuda_create_begin(&ahead_ops, limits, budget, &cuda));
+    cuda->info = &cuda->ahead_info;
+    return mote_cuda_create_end(cuda, ahead_info(arch, &cuda->ahead_info), out);
 }
 
 size_t mote_cuda_ahead_units(const struct mote_backend *backend, struct mote_cuda_unit *unit, size_t capacity)

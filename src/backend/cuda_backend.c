@@ -16,9 +16,8 @@ struct cuda_scratch {
     size_t step, step_bytes; /* token, position, span_of_row, spans: uploaded as one */
     size_t position, span_of_row, span, fault;
     size_t act_q, act_scale, act_sum;    /* [max_row][max_col], also [max_row][d_model] */
-    size_t down_q, down_scale, down_sum; /* [max_pair + max_row][widest n_ff] */
-    size_t gate, up, product; /* f32, unfused and plain: [max_pair][n_ff], .., [max_pair][d_model] */
-    size_t hidden;            /* f32 [max_pair][n_ff]: plain experts */
+    size_t down_q, down_scale, down_sum; /* of a piece: [pair + row][widest n_ff] */
+    size_t gate, up, product; /* f32 of a piece (CUDA_PIECE_ROWS): [pair][n_ff], .., [pair][d_model] */
     size_t ticket;            /* i32 [max_row] */
     size_t group;             /* [shortlist rows][groups of a row] */
     size_t attend, prefill;
@@ -45,6 +44,11 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static int64_t piece_rows(const struct mote_backend_limits *l)
+{
+    return l->max_row < CUDA_PIECE_ROWS ? l->max_row : CUDA_PIECE_ROWS;
+}
+
 /* Blocks of shortlist.cu for a row. */
 static int64_t span_count(const struct mote_backend_limits *l)
 {
@@ -59,8 +63,9 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
                 l->n_rot < 0 || l->n_rot > l->head_dim || l->n_vocab < 0 || l->n_vocab > INT32_MAX / 2,
             MOTE_ARGUMENT, "backend: limits out of range");
     memset(at, 0, sizeof *at);
-    int64_t n = l->max_row, pair = n * l->n_used, ff = larger(l->n_ff, l->n_ff_shared),
-            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS;
+    int64_t n = l->max_row, ff = larger(l->n_ff, l->n_ff_shared),
+            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS, n_piece = piece_rows(l),
+            piece_pair = n_piece * larger(l->n_used, 1);
     size_t total = 0;
     int ok = take(&total, &at->step, n, sizeof(int32_t)) && take(&total, &at->position, n, sizeof(int32_t)) &&
              take(&total, &at->span_of_row, n, sizeof(int32_t)) &&
@@ -69,11 +74,10 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
     ok =
         ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
         take_act(&total, &at->act_q, &at->act_scale, &at->act_sum, n, larger(l->max_col, l->d_model)) &&
-        take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, pair + n, ff) &&
-        take(&total, &at->gate, larger(pair, n), (size_t)ff * sizeof(float)) &&
-        take(&total, &at->up, larger(pair, n), (size_t)ff * sizeof(float)) &&
-        take(&total, &at->hidden, larger(pair, n), (size_t)ff * sizeof(float)) &&
-        take(&total, &at->product, larger(pair, n), (size_t)l->d_model * sizeof(float)) &&
+        take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, n_piece * l->n_used + n_piece, ff) &&
+        take(&total, &at->gate, piece_pair, (size_t)ff * sizeof(float)) &&
+        take(&total, &at->up, piece_pair, (size_t)ff * sizeof(float)) &&
+        take(&total, &at->product, piece_pair, (size_t)l->d_model * sizeof(float)) &&
         take(&total, &at->ticket, n, sizeof(int32_t)) &&
         take(&total, &at->group, n_list * span_count(l) * MOTE_SPAN_GROUPS, sizeof(struct mote_step_group)) &&
         take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
@@ -117,7 +121,7 @@ static void show_compiling(void *context, size_t done, size_t total, size_t cach
     if (cuda->progress) cuda->progress(cuda->progress_context, "compiling kernels", done, total, "units");
 }
 
-mote_status mote_cuda_common_programs(struct cuda_backend *cuda)
+static mote_status common_programs(struct cuda_backend *cuda)
 {
     TRY(mote_cuda_program(cuda, &rows_text, &cuda->rows_program, "ROWS=1"));
     if (cuda->limits.n_vocab)
@@ -168,7 +172,7 @@ mote_status mote_cuda_run(struct cuda_backend *cuda, int program, int kernel, un
 
 /* ---- creation ---- */
 
-static void destroy(struct mote_backend *backend)
+void mote_cuda_destroy(struct mote_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     if (cuda->cuda) {
@@ -189,7 +193,33 @@ static void destroy(struct mote_backend *backend)
     mote_mem_free(cuda->record);
     mote_mem_free(cuda->allocation);
     mote_mem_free(cuda->program);
+    mote_mem_free(cuda->router);
     mote_mem_free(cuda);
+}
+
+mote_status mote_cuda_create_begin(const struct mote_backend_ops *ops,
+                                   const struct mote_backend_limits *limits, struct mote_budget *budget,
+                                   struct cuda_backend **out)
+{
+    struct cuda_backend *cuda;
+    TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda, &cuda));
+    cuda->base.ops = ops;
+    cuda->budget = budget;
+    cuda->limits = *limits;
+    cuda->piece_pair = piece_rows(limits) * limits->n_used;
+    cuda->decode_rows = CUDA_DECODE_ROWS;
+    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
+        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
+    *out = cuda;
+    return MOTE_OK;
+}
+
+mote_status mote_cuda_create_end(struct cuda_backend *cuda, mote_status status, struct mote_backend **out)
+{
+    if (status == MOTE_OK) status = common_programs(cuda);
+    if (status == MOTE_OK) *out = &cuda->base;
+    else mote_cuda_destroy(&cuda->base);
+    return status;
 }
 
 /* ---- memory ---- */
@@ -473,7 +503,7 @@ static mote_status shortlist(struct mote_backend *backend, const float *logits, 
 
 static const struct mote_backend_ops cuda_ops = {
     .name = "cuda",
-    .destroy = destroy,
+    .destroy = mote_cuda_destroy,
     .alloc = op_alloc,
     .free = op_free,
     .alloc_host = op_alloc_host,
@@ -539,7 +569,6 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     cuda->down = act_at(m, at.down_q, at.down_scale, at.down_sum);
     cuda->gate = (float *)(void *)(m + at.gate);
     cuda->up = (float *)(void *)(m + at.up);
-    cuda->hidden = (float *)(void *)(m + at.hidden);
     cuda->product = (float *)(void *)(m + at.product);
     cuda->ticket = (int32_t *)(void *)(m + at.ticket);
     cuda->group = (struct mote_step_group *)(void *)(m + at.group);
@@ -549,8 +578,7 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     memset(cuda->host_step, 0, at.step_bytes);
     TRY(mote_cuda_alloc_pinned(cuda->cuda, sizeof *cuda->host_fault, &cuda->host_fault));
     TRY(mote_pool_create(options->n_thread, &cuda->pool));
-    TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, CUDA_RECORDS, sizeof *cuda->record, &cuda->record));
-    return mote_cuda_common_programs(cuda);
+    return mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, CUDA_RECORDS, sizeof *cuda->record, &cuda->record);
 }
 
 static mote_status create(const struct mote_backend_options *options,
@@ -559,25 +587,12 @@ static mote_status create(const struct mote_backend_options *options,
 {
     *out = NULL;
     struct cuda_backend *cuda;
-    TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda, &cuda));
-    cuda->base.ops = &cuda_ops;
-    cuda->budget = budget;
-    cuda->limits = *limits;
+    TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;
-    cuda->max_pair = limits->max_row * limits->n_used;
-    cuda->decode_rows = CUDA_DECODE_ROWS;
-    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
-        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
-    mote_status status = open_backend(cuda, options);
-    if (status != MOTE_OK) {
-        destroy(&cuda->base);
-        return status;
-    }
-    *out = &cuda->base;
-    return MOTE_OK;
+    return mote_cuda_create_end(cuda, open_backend(cuda, options), out);
 }
 
 const struct mote_backend_kind mote_backend_cuda = {.name = "cuda",

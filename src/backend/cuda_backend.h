@@ -17,6 +17,9 @@
 enum {
     CUDA_DECODE_ROWS = 64,    /* steps of at most so many rows take the decode kernels (see decode_rows) */
     CUDA_DECODE_PAIRS = 1024, /* and of so many pairs of a row and an expert: MAX_PAIRS of moe_decode.cu */
+    /* Rows that decode kernels, or unfused and plain experts, take through the expert block at once: what lies between
+     * its products has room for so many. */
+    CUDA_PIECE_ROWS = CUDA_DECODE_ROWS,
     CUDA_DEFINE = 384,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2, /* staging buffers of an upload: one is packed while the other is copied */
@@ -82,6 +85,14 @@ struct cuda_experts {
     int prefill_gate_up, prefill_down;
 };
 
+/* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
+struct cuda_router {
+    struct mote_routing routing; /* scale and bias are arguments, not constants */
+    enum mote_tile_item item;
+    int64_t n_col;     /* of its plain weights; 0: in tiles, or logits come from elsewhere */
+    int route, router; /* of route.cu; of router.cu with n_col */
+};
+
 struct cuda_allocation {
     void *memory;
     size_t size;
@@ -109,15 +120,17 @@ struct cuda_backend {
     struct mote_backend base;
     struct mote_cuda *cuda;
     const struct mote_cuda_info *info;
-    struct mote_cuda_info *ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
+    struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits limits;
     int moe_unfused;
-    int64_t max_pair;    /* max_row * n_used */
+    int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
     struct cuda_program *program; /* [n_program] */
     size_t n_program, max_program;
+    struct cuda_router *router; /* [n_router] */
+    size_t n_router;
 
     struct cuda_allocation *allocation; /* [n_allocation] */
     size_t n_allocation, max_allocation;
@@ -146,15 +159,14 @@ struct cuda_backend {
 
     /* scratch: device memory, one block (struct cuda_scratch) */
     uint8_t *scratch;
-    struct mote_step_act act; /* [max_row][max_col]: inputs of linear and moe */
-    struct mote_step_act
-        down;            /* [max_pair + max_row][n_ff]: inputs of down; rows of the shared expert last */
-    const float *act_of; /* x whose rows `act` holds now; NULL: nothing's */
-    float *gate, *up, *hidden, *product; /* unfused and plain experts */
-    int32_t *ticket;                     /* [max_row] of router and shortlist; zero between launches */
-    struct mote_step_group *group;       /* [shortlist rows][groups of a row] */
-    void *attend_scratch;                /* mote_cuda_attend_scratch bytes */
-    void *prefill_scratch;               /* mote_cuda_prefill_scratch bytes */
+    struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
+    struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
+    const float *act_of;           /* x whose rows `act` holds now; NULL: nothing's */
+    float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
+    int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
+    struct mote_step_group *group; /* [shortlist rows][groups of a row] */
+    void *attend_scratch;          /* mote_cuda_attend_scratch bytes */
+    void *prefill_scratch;         /* mote_cuda_prefill_scratch bytes */
     int attend_program, attend_prefill_program, rows_program;
     int shortlist_program;                /* with limits.n_vocab */
     int prefill_program, prefill_is_bf16; /* prefill_step.cu; what its copy of x is made of */
@@ -177,8 +189,13 @@ static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
 mote_status mote_cuda_program(struct cuda_backend *cuda, const struct cuda_text *text, int *index,
                               const char *define, ...) __attribute__((format(printf, 4, 5)));
 
-/* The programs that every model needs: rows, attention, the shortlist. */
-mote_status mote_cuda_common_programs(struct cuda_backend *cuda);
+/* A backend of either table (cuda_ops, that of cuda_ahead.c) with nothing opened; what opening it came to, and the programs
+ * that every model needs: *out, or what there is of it destroyed. */
+mote_status mote_cuda_create_begin(const struct mote_backend_ops *ops,
+                                   const struct mote_backend_limits *limits, struct mote_budget *budget,
+                                   struct cuda_backend **out);
+mote_status mote_cuda_create_end(struct cuda_backend *cuda, mote_status status, struct mote_backend **out);
+void mote_cuda_destroy(struct mote_backend *backend);
 
 /* The constants by which a text knows an activation (expert.cuh). */
 enum { CUDA_ACTIVATION_TEXT = 48 };

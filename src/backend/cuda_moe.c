@@ -10,21 +10,6 @@ enum { GATE_UP_ONE, GATE_UP_MANY, DOWN_ONE, DOWN_MANY };
 
 /* ---- router ---- */
 
-enum { CHOICE = 96 };
-
-static void choice_constants(const struct mote_routing *r, char text[CHOICE])
-{
-    snprintf(text, CHOICE, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d",
-             r->n_expert, r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
-}
-
-static mote_status route_program(struct cuda_backend *cuda, const struct mote_routing *r, int *program)
-{
-    char text[CHOICE];
-    choice_constants(r, text);
-    return mote_cuda_program(cuda, &route_text, program, "%s", text);
-}
-
 /* Norms of a row are summed by as many warps everywhere; two share an expert. */
 static int router_warps(int64_t d_model)
 {
@@ -32,13 +17,31 @@ static int router_warps(int64_t d_model)
     return warps < 2 ? 2 : warps;
 }
 
-static mote_status router_program(struct cuda_backend *cuda, const struct mote_routing *r,
-                                  const struct cuda_weight *w, int *program)
+/* The router placed with these constants; w: its plain weights, NULL: whatever they are. NULL: there is none. */
+static const struct cuda_router *find_router(const struct cuda_backend *cuda, const struct mote_routing *r,
+                                             const struct cuda_weight *w)
 {
-    char text[CHOICE];
-    choice_constants(r, text);
-    return mote_cuda_program(cuda, &router_text, program, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text,
-                             (int)w->kind.item, (long long)w->n_col, router_warps(w->n_col));
+    for (size_t i = 0; i < cuda->n_router; i++) {
+        const struct cuda_router *at = &cuda->router[i];
+        const struct mote_routing *a = &at->routing;
+        if (a->n_expert == r->n_expert && a->n_used == r->n_used && a->score == r->score &&
+            a->n_group == r->n_group && a->n_group_used == r->n_group_used &&
+            !a->renormalise == !r->renormalise && (!w || (at->n_col == w->n_col && at->item == w->kind.item)))
+            return at;
+    }
+    return NULL;
+}
+
+static mote_status router_programs(struct cuda_backend *cuda, struct cuda_router *router)
+{
+    const struct mote_routing *r = &router->routing;
+    char text[96];
+    snprintf(text, sizeof text, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d",
+             r->n_expert, r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+    TRY(mote_cuda_program(cuda, &route_text, &router->route, "%s", text));
+    if (!router->n_col) return MOTE_OK;
+    return mote_cuda_program(cuda, &router_text, &router->router, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text,
+                             (int)router->item, (long long)router->n_col, router_warps(router->n_col));
 }
 
 mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *r,
@@ -46,7 +49,7 @@ mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct m
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_weight *w = router ? router->placed : NULL;
-    int program;
+    struct cuda_router made = {.routing = *r};
     FAIL_IF(r->n_expert < 1 || r->n_expert > MOTE_MAX_EXPERTS || r->n_used < 1 || r->n_used > r->n_expert,
             MOTE_ARGUMENT, "router: %d of %d experts, expected 1 <= used <= experts <= %d", r->n_used,
             r->n_expert, MOTE_MAX_EXPERTS);
@@ -54,8 +57,14 @@ mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct m
                 r->n_group_used > r->n_group || r->n_group_used * (r->n_expert / r->n_group) < r->n_used,
             MOTE_ARGUMENT, "router: %d of %d groups do not hold %d of %d experts", r->n_group_used,
             r->n_group, r->n_used, r->n_expert);
-    TRY(route_program(cuda, r, &program));
-    return w && w->kind.code == MOTE_CODE_NONE ? router_program(cuda, r, w, &program) : MOTE_OK;
+    if (w && w->kind.code != MOTE_CODE_NONE) w = NULL;
+    if (find_router(cuda, r, w)) return MOTE_OK;
+    if (w) made.item = w->kind.item, made.n_col = w->n_col;
+    TRY(router_programs(cuda, &made));
+    TRY(mote_mem_resize(cuda->budget, MOTE_MEM_TABLES, (cuda->n_router + 1) * sizeof *cuda->router,
+                        &cuda->router));
+    cuda->router[cuda->n_router++] = made;
+    return MOTE_OK;
 }
 
 /* As router.cu has it. */
@@ -92,8 +101,9 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
 {
     const struct mote_linear *linear = job->router;
     const struct cuda_weight *w = linear->out[0].weight->placed;
-    int program, per_block = router_warps(w->n_col) / 2;
-    TRY(router_program(cuda, job->routing, w, &program));
+    const struct cuda_router *found = find_router(cuda, job->routing, w);
+    int per_block = router_warps(w->n_col) / 2;
+    FAIL_IF(!found, MOTE_INTERNAL, "router of layer %d: not placed with its routing", job->layer);
     struct router_job router = {.x = linear->x,
                                 .norm = linear->norm,
                                 .out = linear->norm ? linear->norm_out : NULL,
@@ -119,7 +129,7 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
     router.n_block = (n_expert + per_block - 1) / per_block;
     cuda->act_of = linear->norm ? linear->norm_out : linear->x;
     void *args[] = {&router};
-    return mote_cuda_run(cuda, program, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1,
+    return mote_cuda_run(cuda, found->router, 0, (unsigned)router.n_block + 1, (unsigned)job->n_row, 1,
                          (unsigned)router_warps(w->n_col) * 32, 0, args);
 }
 
@@ -128,9 +138,10 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
     struct cuda_backend *cuda = cuda_of(backend);
     if (fits_router(cuda, job)) return run_router(cuda, job);
     if (job->router) TRY(mote_cuda_linear(backend, job->router));
-    int program, layer = job->layer;
+    const struct cuda_router *found = find_router(cuda, job->routing, NULL);
+    int layer = job->layer;
     float scale = job->routing->scale;
-    TRY(route_program(cuda, job->routing, &program));
+    FAIL_IF(!found, MOTE_INTERNAL, "routing of layer %d: not placed", job->layer);
     void *args[] = {(void *)(uintptr_t)&job->logits,
                     (void *)(uintptr_t)&job->routing->bias,
                     &scale,
@@ -138,7 +149,7 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
                     (void *)(uintptr_t)&job->weights,
                     &layer,
                     &cuda->fault};
-    return mote_cuda_run(cuda, program, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
+    return mote_cuda_run(cuda, found->route, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
 }
 
 /* ---- experts ---- */
@@ -152,7 +163,7 @@ struct block {
     int n_used, pair_base; /* where its pairs lie in cuda->down */
     const float *x, *residual;
     float *y, *hidden;
-    int n_row;
+    int first_row, n_row; /* first_row: of the step's rows in cuda->act; everything else starts at it */
 };
 
 /* DOWN_WARPS and DOWN_WARPS_MANY of moe_decode.cu. */
@@ -220,7 +231,7 @@ static mote_status project(struct cuda_backend *cuda, const struct block *b, int
 {
     const struct cuda_experts *e = b->experts;
     int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used,
-        of_rows = which != CUDA_DOWN, base = of_rows ? 0 : b->pair_base,
+        of_rows = which != CUDA_DOWN, base = of_rows ? b->first_row : b->pair_base,
         n_out = (int)(of_rows ? e->n_ff : e->d_model);
     int64_t n_col = of_rows ? e->d_model : e->n_ff;
     unsigned grid_y = n_pair < 65535 ? (unsigned)n_pair : 65535;
@@ -260,13 +271,14 @@ static mote_status project(struct cuda_backend *cuda, const struct block *b, int
                          (unsigned)e->split[which] * 32, 0, args);
 }
 
-static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
+static mote_status run_piece(struct cuda_backend *cuda, const struct block *b)
 {
     const struct cuda_experts *e = b->experts;
     int n_ff = (int)e->n_ff, n_unit = (n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS, base = b->pair_base,
         squash = b->squash, n_used = b->n_used, d_model = (int)e->d_model;
     unsigned n_pair = (unsigned)(b->n_row * b->n_used);
-    float *hidden = b->hidden ? b->hidden : cuda->hidden;
+    float *hidden =
+        b->hidden ? b->hidden : cuda->up; /* in place: each value is read once, by whoever writes it */
     struct mote_step_act none = {0};
     float *gate = e->first == CUDA_GATE ? cuda->gate : NULL;
     if (gate) TRY(project(cuda, b, CUDA_GATE, b->x, gate));
@@ -283,6 +295,28 @@ static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
                        &d_model};
     return mote_cuda_run(cuda, cuda->rows_program, CUDA_ROWS_COMBINE, (unsigned)(d_model + 255) / 256,
                          (unsigned)b->n_row, 1, 256, 0, combine);
+}
+
+/* A piece of the rows at a time: rows between products are four bytes a value, of every pair and projection, and would be
+ * the largest part of the scratch of a long step; every pair reads its own expert anyhow, so that pieces cost launches
+ * alone. Calibration may ask for this of any model, at any time: the room for a piece is always there. */
+static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
+{
+    const struct cuda_experts *e = b->experts;
+    for (int row = 0; row < b->n_row; row += CUDA_PIECE_ROWS) {
+        struct block piece = *b;
+        int64_t pair = (int64_t)row * b->n_used;
+        piece.first_row = row;
+        piece.n_row = b->n_row - row < CUDA_PIECE_ROWS ? b->n_row - row : CUDA_PIECE_ROWS;
+        if (b->ids) piece.ids += pair;
+        if (b->weights) piece.weights += pair;
+        if (b->hidden) piece.hidden += pair * e->n_ff;
+        if (b->residual) piece.residual += row * e->d_model;
+        piece.x += row * e->d_model;
+        piece.y += row * e->d_model;
+        TRY(run_piece(cuda, &piece));
+    }
+    return MOTE_OK;
 }
 
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)
@@ -302,7 +336,7 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .weights = job->shared_gate,
                                     .squash = 1,
                                     .n_used = 1,
-                                    .pair_base = (int)cuda->max_pair,
+                                    .pair_base = (int)cuda->piece_pair,
                                     .hidden = job->shared_hidden};
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
     if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);

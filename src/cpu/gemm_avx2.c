@@ -6,7 +6,7 @@
  * How often products may be added in 16 bits before widening (run) follows from the largest code:
  * run * 2 * max_code * 127 <= 32767.
  * Codes with an offset leave room for twice the run: sums of 16 bits may wrap as long as what is left of them once
- * offset times the activations' sum is off fits again (product_centred).
+ * offset times the activations' sum is off fits again (CENTRED).
  */
 #include "cpu/gemm.h"
 
@@ -48,8 +48,8 @@ struct act_tile {
 typedef void product_fn(const struct panel *panel, int group_bits, const struct act_tile *x);
 
 /* What w adds to scale * code: nothing, a bias for every group, or scale * -offset, which is taken off before scaling
- * and so leaves weights of zero at exactly zero. */
-enum { CODE_ONLY, BIAS, OFFSET, KIND_COUNT };
+ * and so leaves weights of zero at exactly zero. CENTRED: as OFFSET, taken off each run's sums of 16 bits (find_centre). */
+enum { CODE_ONLY, BIAS, OFFSET, KIND_COUNT, CENTRED = KIND_COUNT };
 
 /* BIAS: what multiplies bias: activation sums per step columns, in the unit of the accumulator it is added to.
  * OFFSET: the sums of codes per step columns times the offset, exactly. */
@@ -90,7 +90,7 @@ MOTE_INLINE void start(const struct act_tile *x, int i, const int step, const in
 {
     MOTE_UNROLL for (int a = 0; a < ACTS; a++)
     {
-        if (kind != CODE_ONLY) load_sums(x, i + a, step, is_32, kind, sums[a]);
+        if (kind == BIAS || kind == OFFSET) load_sums(x, i + a, step, is_32, kind, sums[a]);
         MOTE_UNROLL for (int p = 0; p < PANELS; p++) acc[p][a] =
             is_32 ? _mm256_load_ps(x->acc[i + a] + PANEL_ROWS * p) : _mm256_setzero_ps();
     }
@@ -130,51 +130,6 @@ MOTE_INLINE void finish(const struct act_tile *x, int i, const int is_32, __m256
     }
 }
 
-MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct act_tile *x, const int step,
-                         const int run, const int is_32, const int kind)
-{
-    const __m256i one = _mm256_set1_epi16(1);
-    for (int i = 0; i < x->n; i += ACTS) {
-        _Alignas(32) float sums[ACTS][16];
-        __m256 acc[PANELS][ACTS];
-        start(x, i, step, is_32, kind, sums, acc);
-        const int8_t *q = x->q[i];
-        for (int s = 0; s < COLS / step; s++) {
-            __m256i wide[PANELS][ACTS];
-            MOTE_UNROLL for (int k = 0; k < step / 4 / run; k++)
-            {
-                __m256i narrow[PANELS][ACTS];
-                int quad = s * (step / 4) + k * run;
-                MOTE_UNROLL for (int t = 0; t < run; t++)
-                {
-                    const int at = 4 * (quad + t);
-                    __m256i c[PANELS];
-                    MOTE_UNROLL for (int p = 0; p < PANELS; p++) c[p] =
-                        _mm256_load_si256((const __m256i *)(const void *)panel[p].code[quad + t]);
-                    MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-                    {
-                        __m256i b = mote_broadcast_u32(q + a * COLS + at);
-                        MOTE_UNROLL for (int p = 0; p < PANELS; p++)
-                        {
-                            __m256i m = _mm256_maddubs_epi16(c[p], b);
-                            narrow[p][a] = t ? _mm256_add_epi16(narrow[p][a], m) : m;
-                            MOTE_KEEP(narrow[p][a]);
-                        }
-                    }
-                }
-                MOTE_UNROLL for (int p = 0; p < PANELS; p++) MOTE_UNROLL for (int a = 0; a < ACTS; a++)
-                {
-                    __m256i sum = _mm256_madd_epi16(narrow[p][a], one);
-                    wide[p][a] = k ? _mm256_add_epi32(wide[p][a], sum) : sum;
-                    MOTE_KEEP(wide[p][a]);
-                }
-            }
-            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, kind, wide, sums, acc);
-        }
-        finish(x, i, is_32, acc);
-    }
-}
-
 /* How the 8 quads of 32 columns make runs whose offset is taken off in 16 bits: 3 + 3 + 2, or in twos. */
 enum { IN_TWOS = 2, IN_THREES = 3 };
 
@@ -199,13 +154,14 @@ static void find_centre(const int8_t *q, int offset, int run, int32_t centre[COL
     }
 }
 
-MOTE_INLINE void product_centred(const struct panel *panel, int group_bits, const struct act_tile *x,
-                                 const int step, const int run, const int is_32)
+MOTE_INLINE void product(const struct panel *panel, int group_bits, const struct act_tile *x, const int step,
+                         const int run, const int is_32, const int kind)
 {
     const __m256i one = _mm256_set1_epi16(1);
     for (int i = 0; i < x->n; i += ACTS) {
+        _Alignas(32) float sums[ACTS][16];
         __m256 acc[PANELS][ACTS];
-        start(x, i, step, is_32, CODE_ONLY, NULL, acc);
+        start(x, i, step, is_32, kind, sums, acc);
         const int8_t *q = x->q[i];
         for (int s = 0; s < COLS / step; s++) {
             const int32_t *centre = x->centre[i] + s * (step / 8);
@@ -216,7 +172,7 @@ MOTE_INLINE void product_centred(const struct panel *panel, int group_bits, cons
                 int quad = s * (step / 4) + k * run;
                 MOTE_UNROLL for (int t = 0; t < run; t++)
                 {
-                    if (k * run + t >= step / 4) break;
+                    if (kind == CENTRED && k * run + t >= step / 4) break;
                     const int at = 4 * (quad + t);
                     __m256i c[PANELS];
                     MOTE_UNROLL for (int p = 0; p < PANELS; p++) c[p] =
@@ -232,18 +188,17 @@ MOTE_INLINE void product_centred(const struct panel *panel, int group_bits, cons
                         }
                     }
                 }
-                MOTE_UNROLL for (int a = 0; a < ACTS; a++)
+                MOTE_UNROLL for (int p = 0; p < PANELS; p++) MOTE_UNROLL for (int a = 0; a < ACTS; a++)
                 {
-                    __m256i off = mote_broadcast_u32(centre + a * (COLS / 8) + k);
-                    MOTE_UNROLL for (int p = 0; p < PANELS; p++)
-                    {
-                        __m256i sum = _mm256_madd_epi16(_mm256_sub_epi16(narrow[p][a], off), one);
-                        wide[p][a] = k ? _mm256_add_epi32(wide[p][a], sum) : sum;
-                        MOTE_KEEP(wide[p][a]);
-                    }
+                    __m256i sum = narrow[p][a];
+                    if (kind == CENTRED)
+                        sum = _mm256_sub_epi16(sum, mote_broadcast_u32(centre + a * (COLS / 8) + k));
+                    sum = _mm256_madd_epi16(sum, one);
+                    wide[p][a] = k ? _mm256_add_epi32(wide[p][a], sum) : sum;
+                    MOTE_KEEP(wide[p][a]);
                 }
             }
-            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, CODE_ONLY, wide, NULL, acc);
+            scale_sums(panel, s * step >> group_bits, x, i, s, step, is_32, kind, wide, sums, acc);
         }
         finish(x, i, is_32, acc);
     }
@@ -323,16 +278,16 @@ DEFINE_ONE(product_256_8_256, 256, 8, 0, CODE_ONLY)
 DEFINE_ONE(product_256_8_256_bias, 256, 8, 0, BIAS)
 DEFINE_ONE(product_256_8_256_off, 256, 8, 0, OFFSET)
 
-#define CENTRED(X)      \
-    X(32, IN_THREES, 0) \
+#define CENTRED_PRODUCTS(X) \
+    X(32, IN_THREES, 0)     \
     X(32, IN_THREES, 1) X(32, IN_TWOS, 0) X(32, IN_TWOS, 1) X(16, IN_TWOS, 0) X(16, IN_TWOS, 1)
 #define DEFINE_CENTRED(step, run, is_32)                                                    \
     static void centred_##step##_##run##_##is_32(const struct panel *panel, int group_bits, \
                                                  const struct act_tile *x)                  \
     {                                                                                       \
-        product_centred(panel, group_bits, x, step, run, is_32);                            \
+        product(panel, group_bits, x, step, run, is_32, CENTRED);                           \
     }
-CENTRED(DEFINE_CENTRED)
+CENTRED_PRODUCTS(DEFINE_CENTRED)
 
 /* How many quads' products of codes from -offset to offset fit 16 bits, where fewer of codes from 0 on do. */
 static int centred_run(const struct mote_unpack *unpack)

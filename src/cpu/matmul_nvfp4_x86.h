@@ -22,13 +22,13 @@ MOTE_INLINE __m256 e4m3_halves(__m128i bytes)
 
 /* ---- GGUF: 4 blocks of 36 bytes: 4 scales, nibbles[4][8]: low ones columns 16 s + j, high ones 16 s + 8 + j ---- */
 
-MOTE_INLINE void scales_nvfp4(const uint8_t *b, __m256 *low, __m256 *high)
+MOTE_INLINE void scales_nvfp4(const uint8_t *b, __m256 d[2])
 {
     __m128i bytes = _mm_setr_epi32((int)mote_load_u32(b), (int)mote_load_u32(b + 36),
                                    (int)mote_load_u32(b + 72), (int)mote_load_u32(b + 108));
     /* 0x7F counts as 0; 0xFF does not */
     bytes = _mm_andnot_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7F)), bytes);
-    *low = e4m3_halves(bytes), *high = e4m3_halves(_mm_srli_si128(bytes, 8));
+    d[0] = e4m3_halves(bytes), d[1] = e4m3_halves(_mm_srli_si128(bytes, 8));
 }
 
 MOTE_INLINE void planes_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4],
@@ -36,7 +36,7 @@ MOTE_INLINE void planes_nvfp4(const struct mote_matrix *w, int64_t row, int64_t 
 {
     uint8_t buffer[4 * 36];
     const uint8_t *b = mote_tile_blocks(w, row, col, 64, 36, buffer);
-    scales_nvfp4(b, &d[0], &d[1]);
+    scales_nvfp4(b, d);
     MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = mote_load_256(b + 36 * k + 4);
     (void)bias;
 }
@@ -46,10 +46,7 @@ MOTE_INLINE void rows_nvfp4(const struct mote_matrix *w, int64_t row, int64_t co
 {
     uint8_t buffer[4 * 36];
     const uint8_t *b = mote_tile_blocks(w, row, col, 64, 36, buffer);
-    __m256 low, high;
-    scales_nvfp4(b, &low, &high);
-    _mm256_store_ps(scale, low);
-    _mm256_store_ps(scale + 8, high);
+    scales_nvfp4(b, (__m256 *)(void *)scale);
     const __m256i mask = _mm256_set1_epi8(15);
     MOTE_UNROLL for (int k = 0; k < 4; k++)
     {
@@ -74,8 +71,7 @@ MOTE_INLINE void rows_nvfp4(const struct mote_matrix *w, int64_t row, int64_t co
 
 /* ---- MLX: nibbles in column order; scales in a plane: signed, and 0x7F is NaN ---- */
 
-MOTE_INLINE void scales_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256 *low,
-                                  __m256 *high)
+MOTE_INLINE void scales_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256 d[2])
 {
     const uint8_t *p = w->scale + row * (w->n_col / 16) + col / 16;
     _Alignas(16) uint8_t few[16] = {0};
@@ -83,12 +79,11 @@ MOTE_INLINE void scales_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int6
     __m128i bytes = mote_load_128(p);
     __m128i nan = _mm_cmpeq_epi8(_mm_or_si128(bytes, _mm_set1_epi8(-128)), _mm_set1_epi8(-1));
     __m128i sign = _mm_and_si128(bytes, _mm_set1_epi8(-128));
-    __m256 *out[2] = {low, high};
     MOTE_UNROLL for (int h = 0; h < 2; h++)
     {
         /* sign and NaN as they widen: 0x80 to the top bit, 0xFF to all ones */
         __m256i top = _mm256_slli_epi32(_mm256_cvtepi8_epi32(sign), 24), all = _mm256_cvtepi8_epi32(nan);
-        *out[h] = _mm256_or_ps(e4m3_halves(bytes), _mm256_castsi256_ps(_mm256_or_si256(top, all)));
+        d[h] = _mm256_or_ps(e4m3_halves(bytes), _mm256_castsi256_ps(_mm256_or_si256(top, all)));
         bytes = _mm_srli_si128(bytes, 8), nan = _mm_srli_si128(nan, 8), sign = _mm_srli_si128(sign, 8);
     }
 }
@@ -98,7 +93,7 @@ MOTE_INLINE void planes_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int6
 {
     uint8_t buffer[8 * 16];
     const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
-    scales_mlx_nvfp4(w, row, col, &d[0], &d[1]);
+    scales_mlx_nvfp4(w, row, col, d);
     MOTE_UNROLL for (int k = 0; k < 4; k++) v[k] = mote_load_256(p + 32 * k);
     (void)bias;
 }
@@ -108,10 +103,7 @@ MOTE_INLINE void rows_mlx_nvfp4(const struct mote_matrix *w, int64_t row, int64_
 {
     uint8_t buffer[8 * 16];
     const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
-    __m256 low, high;
-    scales_mlx_nvfp4(w, row, col, &low, &high);
-    _mm256_store_ps(scale, low);
-    _mm256_store_ps(scale + 8, high);
+    scales_mlx_nvfp4(w, row, col, (__m256 *)(void *)scale);
     MOTE_UNROLL for (int k = 0; k < 8; k++)
         mote_store_256(code + 32 * k, mote_fp4_codes(mote_nibbles_in_order(p + 16 * k)));
 }
