@@ -61,6 +61,10 @@ template <class T> static inline T __ldcg(const T *p)
 {
     return *p;
 }
+static inline void copy16(void *to, const void *from)
+{
+    memcpy(to, from, 16);
+}
 static inline int count_up(int *count)
 {
     return atomicAdd(count, 1);
@@ -128,18 +132,18 @@ template <class T, class From> static inline T device_shuffle(T v, From from)
         for (int i = 0; i < 32; i++) out[i] = in[from(i)];
     });
 }
-/* Lanes name the one they read; it need not be the same in all. */
-template <class T> static inline T device_read(T v, int lane)
+/* Lanes name the one of their `width` that they read; it need not be the same in all. */
+template <class T> static inline T device_read(T v, int lane, int width = 32)
 {
     struct wish {
         T v;
-        int lane;
+        int lane, width;
     };
-    return device_meet<T>(wish{v, lane}, [](const wish *in, T *out) {
-        for (int i = 0; i < 32; i++) out[i] = in[in[i].lane & 31].v;
+    return device_meet<T>(wish{v, lane, width}, [](const wish *in, T *out) {
+        for (int i = 0; i < 32; i++) out[i] = in[(i & -in[i].width) + (in[i].lane & (in[i].width - 1))].v;
     });
 }
-#define __shfl_sync(mask, v, lane) device_read(v, lane)
+#define __shfl_sync(mask, ...) device_read(__VA_ARGS__)
 #define __shfl_xor_sync(mask, v, bits) device_shuffle(v, [&](int i) { return i ^ (bits); })
 
 template <class T, class Join> static inline T device_reduce(T v, Join join)
@@ -346,24 +350,26 @@ struct act_rows {
     int n_row, unit;
     array<signed char> q;
     array<float> scale;
-    array<int> sum;
 
     act_rows(int rows, int n_col)
         : n_row(rows), unit((n_col + 127) / 128), q((size_t)(rows * unit * 256), 0x55),
-          scale((size_t)(rows * unit * 4), NAN), sum((size_t)(rows * unit * 8), 0x55555555)
+          scale((size_t)(rows * unit * 12), NAN)
     {
     }
-    mote_step_act view() { return mote_step_act{q.at, scale.at, sum.at}; }
+    mote_step_act view() { return mote_step_act{q.at, scale.at}; }
+    const float *scale_of(int row, int c) const /* and, 4 and 8 on, the sums */
+    {
+        return scale.at + ((long)row * unit + c / 128) * 12 + c / 32 % 4;
+    }
     double value(int row, int c) const
     {
         long block = (long)row * unit * 4 + c / 32;
-        return (double)scale[block] * (256 * q[block * 64 + c % 32] + q[block * 64 + 32 + c % 32]);
+        return (double)*scale_of(row, c) * (256 * q[block * 64 + c % 32] + q[block * 64 + 32 + c % 32]);
     }
     bool operator==(const act_rows &other) const
     {
         return n_row == other.n_row && unit == other.unit && same_bytes(q.at, other.q.at, q.n) &&
-               same_bytes(scale.at, other.scale.at, scale.n * sizeof(float)) &&
-               same_bytes(sum.at, other.sum.at, sum.n * sizeof(int));
+               same_bytes(scale.at, other.scale.at, scale.n * sizeof(float));
     }
 };
 

@@ -209,12 +209,12 @@ static void test_input_rows(void **state)
                 most = fmax(most, fabs(v));
                 long at = ((long)i * act.unit * 4 + b) * 64 + c % 32;
                 sum[c % 32 / 16] += 256 * act.q[at] + act.q[at + 32];
-                double scale = (double)act.scale[(long)i * act.unit * 4 + b];
+                double scale = (double)*act.scale_of(i, c);
                 assert_true(fabs(act.value(i, c) - v) <= 0.51 * scale);
             }
-            assert_true(fabs((double)act.scale[(long)i * act.unit * 4 + b] * 32512 - most) <= 1e-6 * most);
-            for (int k = 0; k < 2; k++)
-                assert_int_equal(act.sum[((long)i * act.unit * 4 + b) * 2 + k], sum[k]);
+            assert_true(fabs((double)*act.scale_of(i, b * 32) * 32512 - most) <= 1e-6 * most);
+            const float *got = act.scale_of(i, b * 32);
+            assert_true(got[4] == (float)(sum[0] + sum[1]) && got[8] == (float)sum[0]);
         }
     }
     /* rows by list, not quantised, not normed */

@@ -194,7 +194,7 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
     });
     for (long i = 0; i < (long)hidden.n; i++) { /* what is quantised is what is handed out */
         int pair = (int)(i / K::n_ff), c = (int)(i % K::n_ff);
-        double scale = (double)to.h.scale[((long)(b.base + pair) * to.h.unit * 4 + c / 32)];
+        double scale = (double)*to.h.scale_of(b.base + pair, c);
         double value = to.h.value(b.base + pair, c), given = (double)hidden[i];
         assert_true(isnan(given) ? isnan(value) : fabs(value - given) <= 0.51 * scale);
     }

@@ -15,11 +15,11 @@ static const struct cuda_text shortlist_text = {.name = "shortlist.cu", .kernel 
 struct cuda_scratch {
     size_t step, step_bytes; /* token, position, span_of_row, spans: uploaded as one */
     size_t position, span_of_row, span, fault;
-    size_t act_q, act_scale, act_sum;    /* [max_row][max_col], also [max_row][d_model] */
-    size_t down_q, down_scale, down_sum; /* of a piece: [pair + row][widest n_ff] */
-    size_t gate, up, product; /* f32 of a piece (CUDA_PIECE_ROWS): [pair][n_ff], .., [pair][d_model] */
-    size_t ticket;            /* i32 [max_row] */
-    size_t group;             /* [shortlist rows][groups of a row] */
+    size_t act_q, act_scale;   /* [max_row][max_col], also [max_row][d_model] */
+    size_t down_q, down_scale; /* of a piece: [pair + row][widest n_ff] */
+    size_t gate, up, product;  /* f32 of a piece (CUDA_PIECE_ROWS): [pair][n_ff], .., [pair][d_model] */
+    size_t ticket;             /* i32 [max_row] */
+    size_t group;              /* [shortlist rows][groups of a row] */
     size_t attend, prefill;
     size_t bytes;
 };
@@ -32,11 +32,11 @@ static int take(size_t *total, size_t *offset, int64_t count, size_t size)
            mote_add_size(*total, bytes & ~(size_t)255, total);
 }
 
-static int take_act(size_t *total, size_t *q, size_t *scale, size_t *sum, int64_t n_row, int64_t n_col)
+static int take_act(size_t *total, size_t *q, size_t *scale, int64_t n_row, int64_t n_col)
 {
     int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS, count;
     return !__builtin_mul_overflow(n_row, unit, &count) && take(total, q, count, 256) &&
-           take(total, scale, count, 16) && take(total, sum, count, 32);
+           take(total, scale, count, 48);
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -73,8 +73,8 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
     at->step_bytes = total;
     ok =
         ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
-        take_act(&total, &at->act_q, &at->act_scale, &at->act_sum, n, larger(l->max_col, l->d_model)) &&
-        take_act(&total, &at->down_q, &at->down_scale, &at->down_sum, n_piece * l->n_used + n_piece, ff) &&
+        take_act(&total, &at->act_q, &at->act_scale, n, larger(l->max_col, l->d_model)) &&
+        take_act(&total, &at->down_q, &at->down_scale, n_piece * l->n_used + n_piece, ff) &&
         take(&total, &at->gate, piece_pair, (size_t)ff * sizeof(float)) &&
         take(&total, &at->up, piece_pair, (size_t)ff * sizeof(float)) &&
         take(&total, &at->product, piece_pair, (size_t)l->d_model * sizeof(float)) &&
@@ -540,10 +540,9 @@ static mote_status scratch(const struct mote_backend_options *options,
     return MOTE_OK;
 }
 
-static struct mote_step_act act_at(uint8_t *memory, size_t q, size_t scale, size_t sum)
+static struct mote_step_act act_at(uint8_t *memory, size_t q, size_t scale)
 {
-    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale),
-                                  (int *)(void *)(memory + sum)};
+    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale)};
 }
 
 static mote_status open_backend(struct cuda_backend *cuda, const struct mote_backend_options *options)
@@ -565,8 +564,8 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
     cuda->span = (struct mote_step_span *)(void *)(m + at.span);
     cuda->fault = (struct mote_step_fault *)(void *)(m + at.fault);
     cuda->step_bytes = at.step_bytes;
-    cuda->act = act_at(m, at.act_q, at.act_scale, at.act_sum);
-    cuda->down = act_at(m, at.down_q, at.down_scale, at.down_sum);
+    cuda->act = act_at(m, at.act_q, at.act_scale);
+    cuda->down = act_at(m, at.down_q, at.down_scale);
     cuda->gate = (float *)(void *)(m + at.gate);
     cuda->up = (float *)(void *)(m + at.up);
     cuda->product = (float *)(void *)(m + at.product);

@@ -24,12 +24,11 @@ struct mote_step_fault {
 /* A row of activations in 16-bit integers, a scale for 32 columns: x = scale * (256 hi + lo). Columns are padded with
  * zeros to a multiple of 128 (a unit).
  *   q      [n_row][n_unit][4 sub-blocks][2: hi, lo][32 columns] s8
- *   scale  [n_row][n_unit * 4]
- *   sum    [n_row][n_unit * 8]: sum of 256 hi + lo over 16 columns */
+ *   scale  [n_row][n_unit][3][4 sub-blocks]: the scale, and behind it two sums of 256 hi + lo: of the sub-block and of its
+ *          first 16 columns; below 2^24, so exact in a float */
 struct mote_step_act {
     signed char *q;
     float *scale;
-    int *sum;
 };
 
 /* The best of a row of logits: what a draw usually needs of it. Larger logits first, ties to the lower id; entries from

@@ -7,10 +7,11 @@
 #include "step.h"
 
 // x = scale * q with scale = amax / 32512, q in [-32512, 32512]; q = 256 hi + lo, lo in [-128, 127]. All 32 lanes call
-// it with x of their own column; q [2: hi, lo][32], scale [1], sum [2: of 16 columns]. NaN or infinity among the 32
+// it with x of their own column; q [2: hi, lo][32], scale[0]; the sums
+// lie at scale[4] (all) and scale[8] (the first 16). NaN or infinity among the 32
 // makes the scale so, and with it every product.
 template <bool SUMS = true> // sums of codes may be left out where no weight has a zero or a minimum
-__device__ __forceinline__ void quantise32(float x, int lane, signed char *q, float *scale, int *sum)
+__device__ __forceinline__ void quantise32(float x, int lane, signed char *q, float *scale)
 {
     // As integers, magnitudes of floats keep their order and NaN is above all.
     float amax = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x) & 0x7fffffffu));
@@ -24,8 +25,8 @@ __device__ __forceinline__ void quantise32(float x, int lane, signed char *q, fl
         int all = __reduce_add_sync(0xffffffffu, code);
         int first = __reduce_add_sync(0xffffffffu, lane < 16 ? code : 0);
         if (lane == 0) {
-            sum[0] = first;
-            sum[1] = all - first;
+            scale[4] = (float)all;
+            scale[8] = (float)first;
         }
     }
 }
@@ -35,7 +36,7 @@ template <bool SUMS = true>
 __device__ __forceinline__ void quantise32(float x, const mote_step_act &act, int n_unit, int row, int block)
 {
     size_t at = (size_t)row * (4 * n_unit) + block;
-    quantise32<SUMS>(x, threadIdx.x % 32, act.q + at * 64, act.scale + at, act.sum + at * 2);
+    quantise32<SUMS>(x, threadIdx.x % 32, act.q + at * 64, act.scale + 3 * at - 2 * (block % 4));
 }
 
 #endif

@@ -5,10 +5,13 @@
 // sub-block. So four products over a unit leave, in every lane, the exact 16-bit dot products of two weight rows with
 // one sub-block, and the scales are applied by the lane that loaded them, once per 32 columns, without a shuffle.
 //
-//
 // Several rows: the eight columns are four rows x (high, low), one product a sub-block; a lane then has the products of
-// one row and fetches the scales of the sub-block from its neighbours. A product over a unit costs as much for four rows
-// as for one.
+// one row and fetches scales that differ between sub-blocks from its neighbours.
+//
+// The kernels on it are bound by instructions issued and by the half-rate pipe of byte permutes, logic and shifts. A tile of
+// four units in gate_up_many, with what becomes of its sums, takes (sm_90a; of them on that pipe) one row / four rows:
+//   IQ2_XXS  507 (247)  701 (299)     Q4_K   350 (181)  630 (221)     MXFP4           488 (341)  775 (412)
+//   IQ3_XXS  666 (342)  872 (399)     TQ1_0  517 (187)  692 (252)     AFFINE4 by 64   305 (170)  536 (198)
 //
 // Sums run in an order that depends on the number of columns alone: a row alone equals the row in a batch, fused equals
 // unfused, bit for bit.
@@ -18,7 +21,6 @@
 #include "tile.cuh"
 #include "step.h"
 
-
 template <class A, class B> struct Same {
     static constexpr bool value = false;
 };
@@ -27,6 +29,14 @@ template <class A> struct Same<A, A> {
 };
 
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// Turns to unroll: a divisor of them, or all of a few.
+constexpr int whole_turns(int turns, int most)
+{
+    for (int n = most; n > 1; n--)
+        if (turns % n == 0) return n;
+    return turns < 8 ? turns : most;
+}
 
 // Warps that share the columns of a tile; about four units each.
 constexpr int up_split(int units) { return units >= 16 ? 4 : units >= 8 ? 2 : 1; }
@@ -57,38 +67,74 @@ template <int ROWS> struct LaneRows {
     __device__ __forceinline__ LaneRows() {}
 };
 
+// A warp's share of the columns of T: units first, first + STEP, ..; and what its lanes know of them whatever the tile.
+template <class T, int STEP> struct Share {
+    typename T::template Walk<STEP> walk;
+    int first, lane;
+    // Whether the column of B that a lane holds, of one row, belongs to sub-block s and scale item k.
+    static constexpr bool BY_PRODUCT = T::BITS == 0 || T::SUBS > 1;
+    u32 factor[T::SUBS][4];
+
+    __device__ __forceinline__ Share(int first, int lane) : walk(first, lane), first(first), lane(lane)
+    {
+#pragma unroll
+        for (int k = 0; k < T::SUBS; k++)
+#pragma unroll
+            for (int s = 0; s < 4; s++) factor[k][s] = BY_PRODUCT ? opaque(is_own(k, s)) : 0;
+    }
+    __device__ __forceinline__ bool is_own(int k, int s) const // columns 8 t .. of lanes 0, 1 are the first 16 of a sub-block
+    {
+        return lane >> 3 == s && (T::SUBS == 1 || (lane & 3) >> 1 == k);
+    }
+    // b, or 0 in other columns: a product where codes keep the pipe of selections busy; it takes registers.
+    __device__ __forceinline__ u32 own(u32 b, int k, int s) const
+    {
+        return BY_PRODUCT ? b * factor[k][s] : is_own(k, s) ? b : 0;
+    }
+    __device__ __forceinline__ int unit(int i) const
+    {
+        int unit = first + i * STEP;
+        return T::UNITS % STEP == 0 ? unit : min(unit, T::UNITS - 1);
+    }
+    __device__ __forceinline__ void load(typename T::Raw &raw, const u8 *record, int i) const
+    {
+        if (walk.IS_EVEN && (T::UNITS % STEP == 0 || i < T::UNITS / STEP)) walk.load(raw, record, i);
+        else T::load(raw, record, unit(i), lane);
+    }
+};
+
 // One warp: sums of a tile of weights with n rows of the activations, over units first, first + STEP, ..; to be
 // put together by `reduce`. ROWS is 1 or a multiple of 4. The first DEPTH units are loaded by `start`, which may run
 // before the activations are there. There is no branch on the unit: where the split is uneven a warp takes the last unit
 // again, with activations of nothing, so that all loads of a turn can be under way.
-template <class T, int ROWS, int STEP> struct Dot {
+template <class T, int ROWS, int STEP, int MOST = 4> struct Dot {
     static constexpr int COUNT = (T::UNITS + STEP - 1) / STEP;
     static constexpr bool EVEN = T::UNITS % STEP == 0;
     static constexpr int RAW = sizeof(typename T::Raw); // more rows leave fewer registers for weights on their way
-    static constexpr int DEPTH = smaller(COUNT, RAW > 48 || ROWS > 1 ? 1 : RAW > 28 ? 2 : 4);
+    static constexpr int DEPTH = smaller(smaller(COUNT, MOST), RAW > 48 || ROWS > 1 ? 1 : RAW > 28 ? 2 : 4);
     static constexpr int TURNS = (COUNT + DEPTH - 1) / DEPTH;
-    static constexpr int UNROLL = COUNT > 8 || ROWS > 1 ? 1 : T::SUBS > 1 ? smaller(TURNS, 2) : TURNS;
+    // Addresses of an unrolled turn are constants: rolled, four rows take 185 instructions a unit and not 150.
+    static constexpr int UNROLL = ROWS > 4 || (ROWS == 1 && COUNT > 8) ? 1
+                                  : ROWS == 4                         ? whole_turns(TURNS, T::SUBS > 1 || !EVEN ? 2 : 4)
+                                  : T::SUBS > 1                       ? smaller(TURNS, 2)
+                                                                      : TURNS;
     static constexpr int FOURS = Sums<ROWS>::FOURS;
+    static constexpr bool NEEDS_SUM = T::ZERO || T::HAS_MIN;
     // With a tile to come (`next`: its record) this one's last turn loads its first units, where turns are whole; else the
     // caller starts it.
     static constexpr bool CONTINUES = COUNT % DEPTH == 0;
     typename T::Raw ring[DEPTH];
 
-    static __device__ __forceinline__ int unit_of(int first, int i)
-    {
-        int unit = first + i * STEP;
-        return EVEN ? unit : min(unit, T::UNITS - 1);
-    }
-
-    __device__ __forceinline__ void start(const u8 *record, int first, int lane)
+    __device__ __forceinline__ void start(const u8 *record, const Share<T, STEP> &share)
     {
 #pragma unroll
-        for (int i = 0; i < DEPTH; i++) T::load(ring[i], record, unit_of(first, i), lane);
+        for (int i = 0; i < DEPTH; i++) share.load(ring[i], record, i);
     }
 
-    __device__ __forceinline__ void run(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &x,
+    __device__ __forceinline__ void run(const u8 *record, const Share<T, STEP> &share, const u32 *lut, const mote_step_act &x,
                                         const LaneRows<ROWS> &row, int n, Sums<ROWS> &sums, const u8 *next = nullptr)
     {
+        int lane = share.lane;
         int b_at[LaneRows<ROWS>::FOURS], c_at[LaneRows<ROWS>::FOURS];
 #pragma unroll
         for (int f = 0; f < LaneRows<ROWS>::FOURS; f++) b_at[f] = row.b[f] * T::UNITS, c_at[f] = row.c[f] * T::UNITS;
@@ -102,42 +148,38 @@ template <class T, int ROWS, int STEP> struct Dot {
             for (int i = 0; i < DEPTH; i++) {
                 int at = turn * DEPTH + i;
                 if (COUNT % DEPTH && at >= COUNT) break;
-                int unit = unit_of(first, at);
-                bool there = EVEN || first + at * STEP < T::UNITS;
+                int unit = share.unit(at);
+                bool there = EVEN || share.first + at * STEP < T::UNITS;
                 u32 a[4][4];
                 float scale[2][T::SUBS], least[2][T::SUBS];
                 T::codes(ring[i], lut, lane, a);
                 T::scales(ring[i], lane, scale, least);
-                if constexpr (ROWS == 1) one(a, scale, least, b_at[0] + unit, there, lane, x, sums.v[0][0]);
+                if constexpr (ROWS == 1) one(a, scale, least, b_at[0] + unit, there, share, x, sums.v[0][0]);
                 else many(a, scale, least, b_at, c_at, unit, there, lane, x, n, sums);
-                if (at + DEPTH < COUNT) T::load(ring[i], record, unit_of(first, at + DEPTH), lane);
-                else if (CONTINUES && next) T::load(ring[i], next, unit_of(first, at + DEPTH - COUNT), lane);
+                if (at + DEPTH < COUNT) share.load(ring[i], record, at + DEPTH);
+                else if (CONTINUES && next) share.load(ring[i], next, at + DEPTH - COUNT);
             }
         }
     }
 
     static __device__ __forceinline__ void one(const u32 a[4][4], const float scale[2][T::SUBS], const float least[2][T::SUBS],
-                                               int at, bool there, int lane, const mote_step_act &x, float acc[2])
+                                               int at, bool there, const Share<T, STEP> &share,
+                                               const mote_step_act &x, float acc[2])
     {
-        int own = lane >> 3, t = lane & 3; // the sub-block of this lane's column, of its sums
+        int lane = share.lane, t = lane & 3; // the sub-block of this lane's sums; lane / 8, of its column
         uint2 b = *(const uint2 *)(x.q + at * 256 + lane * 8);
-        float xs = there ? x.scale[at * 4 + t] : 0;
-        int2 sum = T::ZERO || T::HAS_MIN ? *(const int2 *)(x.sum + at * 8 + t * 2) : make_int2(0, 0);
-        int c[4] = {0, 0, 0, 0};
-        if constexpr (T::SUBS == 1) {
+        const float *of = x.scale + at * 12 + t;
+        float xs = there ? of[0] : 0, all = NEEDS_SUM ? of[4] : 0, half = NEEDS_SUM && T::SUBS > 1 ? of[8] : 0;
 #pragma unroll
-            for (int s = 0; s < 4; s++) mma_s8(c, a[s], own == s ? b.x : 0, own == s ? b.y : 0);
-            add(acc, scale[0][0], scale[1][0], least[0][0], least[1][0], c, sum.x + sum.y, xs);
-        } else { // columns 8 t .. of lanes 0, 1 are the first 16 of a sub-block
-            int d[4] = {0, 0, 0, 0};
+        for (int k = 0; k < T::SUBS; k++) {
+            int c[4] = {0, 0, 0, 0};
 #pragma unroll
-            for (int s = 0; s < 4; s++) {
-                bool mine = own == s;
-                mma_s8(c, a[s], mine && t < 2 ? b.x : 0, mine && t < 2 ? b.y : 0);
-                mma_s8(d, a[s], mine && t >= 2 ? b.x : 0, mine && t >= 2 ? b.y : 0);
-            }
-            add(acc, scale[0][0], scale[1][0], least[0][0], least[1][0], c, sum.x, xs);
-            add(acc, scale[0][1], scale[1][1], least[0][1], least[1][1], d, sum.y, xs);
+            for (int s = 0; s < 4; s++) mma_s8(c, a[s], share.own(b.x, k, s), share.own(b.y, k, s));
+            add(acc, scale[0][k], scale[1][k], least[0][k], least[1][k], c,
+                T::SUBS == 1 ? all
+                : k          ? all - half
+                             : half,
+                xs);
         }
     }
 
@@ -146,45 +188,64 @@ template <class T, int ROWS, int STEP> struct Dot {
                                                 const mote_step_act &x, int n, Sums<ROWS> &sums)
     {
         int t = lane & 3;
+        float sc[4][2][T::SUBS], mn[4][2][T::SUBS];
 #pragma unroll
-        for (int s = 0; s < 4; s++) {
-            float sc[2][T::SUBS], mn[2][T::SUBS];
+        for (int i = 0; i < 4 * 2 * T::SUBS; i++) {
+            int s = i / (2 * T::SUBS), h = i / T::SUBS % 2, k = i % T::SUBS;
+            if (T::SPAN == 4) { // every lane has them
+                sc[s][h][k] = scale[h][k], mn[s][h][k] = least[h][k];
+            } else if (s % T::SPAN) {
+                sc[s][h][k] = sc[s - s % T::SPAN][h][k], mn[s][h][k] = mn[s - s % T::SPAN][h][k];
+            } else { // lane s of a row has those of sub-block s
+                sc[s][h][k] = __shfl_sync(~0u, scale[h][k], s, 4);
+                mn[s][h][k] = T::HAS_MIN ? __shfl_sync(~0u, least[h][k], s, 4) : 0;
+            }
+        }
 #pragma unroll
-            for (int h = 0; h < 2; h++)
+        for (int f = 0; f < FOURS; f++) {
+            if (FOURS > 1 && f * 4 >= n) break;
+            const signed char *q = x.q + (b_at[f] + unit) * 256 + (lane >> 2 & 1) * 32 + t * 8;
+            const float *of = x.scale + (c_at[f] + unit) * 12;
+            Quad xs = there ? quad(of) : Quad{}, all = NEEDS_SUM ? quad(of + 4) : Quad{},
+                 half = NEEDS_SUM && T::SUBS > 1 ? quad(of + 8) : Quad{};
 #pragma unroll
-                for (int k = 0; k < T::SUBS; k++) { // lane s of a row has the scales of sub-block s
-                    sc[h][k] = __shfl_sync(~0u, scale[h][k], (lane & 28) | s);
-                    mn[h][k] = T::HAS_MIN ? __shfl_sync(~0u, least[h][k], (lane & 28) | s) : 0;
-                }
-#pragma unroll
-            for (int f = 0; f < FOURS; f++) {
-                if (FOURS > 1 && f * 4 >= n) break;
-                uint2 b = *(const uint2 *)(x.q + (b_at[f] + unit) * 256 + s * 64 + (lane >> 2 & 1) * 32 + t * 8);
-                float xs = there ? x.scale[(c_at[f] + unit) * 4 + s] : 0;
-                int2 sum = T::ZERO || T::HAS_MIN ? *(const int2 *)(x.sum + (c_at[f] + unit) * 8 + s * 2) : make_int2(0, 0);
+            for (int s = 0; s < 4; s++) {
+                uint2 b = *(const uint2 *)(q + s * 64);
                 int c[4] = {0, 0, 0, 0};
+                float *acc = sums.v[f][s];
                 if constexpr (T::SUBS == 1) {
                     mma_s8(c, a[s], b.x, b.y);
-                    add(sums.v[f][s], sc[0][0], sc[1][0], mn[0][0], mn[1][0], c, sum.x + sum.y, xs);
+                    add(acc, sc[s][0][0], sc[s][1][0], mn[s][0][0], mn[s][1][0], c, all.v[s], xs.v[s]);
                 } else {
                     int d[4] = {0, 0, 0, 0};
                     mma_s8(c, a[s], t < 2 ? b.x : 0, t < 2 ? b.y : 0);
                     mma_s8(d, a[s], t >= 2 ? b.x : 0, t >= 2 ? b.y : 0);
-                    add(sums.v[f][s], sc[0][0], sc[1][0], mn[0][0], mn[1][0], c, sum.x, xs);
-                    add(sums.v[f][s], sc[0][1], sc[1][1], mn[0][1], mn[1][1], d, sum.y, xs);
+                    add(acc, sc[s][0][0], sc[s][1][0], mn[s][0][0], mn[s][1][0], c, half.v[s], xs.v[s]);
+                    add(acc, sc[s][0][1], sc[s][1][1], mn[s][0][1], mn[s][1][1], d, all.v[s] - half.v[s], xs.v[s]);
                 }
             }
         }
     }
 
-    // c: high and low products of weight rows g (c[0], c[1]) and g + 8.
-    static __device__ __forceinline__ void add(float acc[2], float s0, float s1, float m0, float m1, const int c[4], int sum,
+    // Numbers of a unit's four sub-blocks, in one load.
+    struct Quad {
+        float v[4];
+    };
+    static __device__ __forceinline__ Quad quad(const float *p)
+    {
+        uint4 w = *(const uint4 *)p;
+        return {{bits_float(w.x), bits_float(w.y), bits_float(w.z), bits_float(w.w)}};
+    }
+
+    // c: high and low products of weight rows g (c[0], c[1]) and g + 8; sum: of the same columns of x.
+    static __device__ __forceinline__ void add(float acc[2], float s0, float s1, float m0, float m1, const int c[4], float sum,
                                                float xs)
     {
-        float v0 = (float)(c[0] * 256 + c[1] - T::ZERO * sum), v1 = (float)(c[2] * 256 + c[3] - T::ZERO * sum);
+        float v0 = (float)(c[0] * 256 + c[1]), v1 = (float)(c[2] * 256 + c[3]);
+        if constexpr (T::ZERO) v0 = __fmaf_rn((float)-T::ZERO, sum, v0), v1 = __fmaf_rn((float)-T::ZERO, sum, v1);
         if constexpr (T::HAS_MIN) {
-            acc[0] = __fmaf_rn(xs, __fmaf_rn(s0, v0, m0 * (float)sum), acc[0]);
-            acc[1] = __fmaf_rn(xs, __fmaf_rn(s1, v1, m1 * (float)sum), acc[1]);
+            acc[0] = __fmaf_rn(xs, __fmaf_rn(s0, v0, m0 * sum), acc[0]);
+            acc[1] = __fmaf_rn(xs, __fmaf_rn(s1, v1, m1 * sum), acc[1]);
         } else {
             acc[0] = __fmaf_rn(xs * s0, v0, acc[0]);
             acc[1] = __fmaf_rn(xs * s1, v1, acc[1]);
@@ -215,28 +276,21 @@ template <int ROWS> __device__ __forceinline__ void reduce(const Sums<ROWS> &sum
 
 // Rows of activations in shared memory, for a block whose warps all read them.
 template <int UNITS, int ROWS> struct SharedRows {
-    uint4 q[ROWS][UNITS * 16], scale[ROWS][UNITS], sum[ROWS][UNITS * 2];
+    uint4 q[ROWS][UNITS * 16], scale[ROWS][UNITS * 3];
 
-    // Piece i of UNITS * 19 of a row, and where it goes.
-    static __device__ __forceinline__ uint4 piece(const mote_step_act &x, int row, int i)
-    {
-        if (i < UNITS * 16) return ((const uint4 *)(x.q + (size_t)row * UNITS * 256))[i];
-        if (i < UNITS * 17) return ((const uint4 *)(x.scale + (size_t)row * UNITS * 4))[i - UNITS * 16];
-        return ((const uint4 *)(x.sum + (size_t)row * UNITS * 8))[i - UNITS * 17];
-    }
-    __device__ __forceinline__ void put(int r, int i, uint4 v)
-    {
-        if (i < UNITS * 16) q[r][i] = v;
-        else if (i < UNITS * 17) scale[r][i - UNITS * 16] = v;
-        else sum[r][i - UNITS * 17] = v;
-    }
-    // Row `row` becomes row r. Block-wide, before a __syncthreads.
+    // Row `row` on its way to become row r. Block-wide; copy_wait before the __syncthreads.
     __device__ __forceinline__ void take(int r, const mote_step_act &x, int row)
     {
+        const uint4 *from_q = (const uint4 *)(x.q + (size_t)row * UNITS * 256);
+        const uint4 *from_scale = (const uint4 *)(x.scale + (size_t)row * UNITS * 12);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < UNITS * 19; i += blockDim.x) put(r, i, piece(x, row, i));
+        for (int i = threadIdx.x; i < UNITS * 19; i += blockDim.x) {
+            if (i < UNITS * 16) copy16(&q[r][i], from_q + i);
+            else copy16(&scale[r][i - UNITS * 16], from_scale + (i - UNITS * 16));
+        }
+        copy_commit();
     }
-    __device__ __forceinline__ mote_step_act view() { return {(signed char *)q, (float *)scale, (int *)sum}; }
+    __device__ __forceinline__ mote_step_act view() { return {(signed char *)q, (float *)scale}; }
 };
 
 #endif

@@ -114,8 +114,9 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
         return;
     }
     const u8 *record = record_of(job, tile);
+    const Share<T, LINEAR_WARPS> share(warp, lane);
     Dot<T, ROWS, LINEAR_WARPS> dot;
-    dot.start(record, warp, lane);
+    dot.start(record, share);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
     mote_step_act x = act;
@@ -131,6 +132,7 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
             x = shared_row.view();
         }
     }
+    if constexpr (ROWS == 1 && !NORM) copy_wait<0>();
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
     int n = min(n_x - base, ROWS);
     LaneRows<ROWS> row(ROWS == 1 ? 0 : base, n, lane);
@@ -141,9 +143,9 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
             Sums<ROWS> sums;
             tile += job.n_block;
             const u8 *next = record_of(job, tile);
-            dot.run(record, warp, lane, lut, x, row, n, sums, next);
+            dot.run(record, share, lut, x, row, n, sums, next);
             record = next;
-            if (!dot.CONTINUES && next) dot.start(next, warp, lane);
+            if (!dot.CONTINUES && next) dot.start(next, share);
             reduce(sums, lane, part[buffer][turn][warp]);
         } while (++turn < TURNS && record);
         __syncthreads(); // the other buffer is free again when all have come here

@@ -89,37 +89,32 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     expect_slots(slot, n_expert);
     chain_wait();
     chain_launch(); // only now: `down` reads the ids before it waits for this kernel
-    // Activations first: they are near, and what is asked for behind weights waits for weights.
-    constexpr int PIECES = Gate::UNITS * 19, EACH = (PIECES + UP_THREADS - 1) / UP_THREADS;
-    uint4 piece[EACH];
     int expert = valid_expert(ids, pair, n_expert);
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        if ((int)threadIdx.x + i * UP_THREADS < PIECES) piece[i] = row.piece(x, 0, threadIdx.x + i * UP_THREADS);
+    row.take(0, x, 0); // on its way while the slot is looked up
     const u8 *matrix = side_of(slot, expert, side);
-    auto put_row = [&] {
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if ((int)threadIdx.x + i * UP_THREADS < PIECES) row.put(0, threadIdx.x + i * UP_THREADS, piece[i]);
+    auto row_is_there = [] {
+        copy_wait<0>();
         __syncthreads();
     };
     bool there = ff_tile < (N_FF + 15) / 16;
     Sums<1> sums = {};
     LaneRows<1> zero(0, 1, lane);
     if (!there) {
-        put_row();
+        row_is_there();
     } else if (SAME || side == 0) {
+        const Share<Gate, SPLIT> share(first, lane);
         Dot<Gate, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Gate::BYTES;
-        dot.start(record, first, lane);
-        put_row();
-        dot.run(record, first, lane, lut_gate, row.view(), zero, 1, sums);
+        dot.start(record, share);
+        row_is_there();
+        dot.run(record, share, lut_gate, row.view(), zero, 1, sums);
     } else {
+        const Share<Up, SPLIT> share(first, lane);
         Dot<Up, 1, SPLIT> dot;
         const u8 *record = matrix + (size_t)ff_tile * Up::BYTES;
-        dot.start(record, first, lane);
-        put_row();
-        dot.run(record, first, lane, lut_up, row.view(), zero, 1, sums);
+        dot.start(record, share);
+        row_is_there();
+        dot.run(record, share, lut_up, row.view(), zero, 1, sums);
     }
     reduce(sums, lane, parts.part[tile][side][first]);
     if (threadIdx.x == 0) check_expert(ids, pair, n_expert, fault);
@@ -134,25 +129,37 @@ __device__ __forceinline__ void up_tiles(const u8 *matrix, int tile, int side, i
                                          bool is_staged, int n, UpParts<MANY_ROWS> *parts, const mote_step_act &h,
                                          const int *member, int n_used, int pair_base)
 {
+    constexpr int TURNS = ROWS == 1 ? MANY_ROWS : 1; // tiles between two barriers: of one row, in the places of several
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
     const int last = (N_FF + 15) / 16 - 1; // tiles past the end: the last one again, and 0 to the sums
     LaneRows<ROWS> row(0, n, lane);
     if (!is_staged) row.b[0] = member[row.b[0]] / n_used, row.c[0] = member[row.c[0]] / n_used;
-    Dot<T, ROWS, SPLIT> dot;
-    dot.start(matrix + (size_t)min((int)blockIdx.x * 2 + tile, last) * T::BYTES, first, lane);
-    for (int f = blockIdx.x; f < FF_PAD / 32; f += gridDim.x, buffer ^= 1) {
-        const u8 *record = matrix + (size_t)min(f * 2 + tile, last) * T::BYTES;
-        Sums<ROWS> sums;
-        const u8 *next = nullptr;
-        if (f + gridDim.x < FF_PAD / 32) next = matrix + (size_t)min((f + (int)gridDim.x) * 2 + tile, last) * T::BYTES;
-        dot.run(record, first, lane, lut, x, row, n, sums, next);
-        if (f * 2 + tile > last) sums = {};
-        if (!dot.CONTINUES && next) dot.start(next, first, lane);
-        reduce(sums, lane, parts[buffer].part[tile][side][first]);
+    const Share<T, SPLIT> share(first, lane);
+    // With 32 warps on a multiprocessor a unit of 40 bytes a lane is enough on its way; more costs registers.
+    Dot<T, ROWS, SPLIT, (sizeof(typename T::Raw) > 28 ? 1 : 2)> dot;
+    const u8 *record = matrix + (size_t)min((int)blockIdx.x * 2 + tile, last) * T::BYTES;
+    dot.start(record, share);
+    for (int f = blockIdx.x; f < FF_PAD / 32; buffer ^= 1) {
+        int turn = 0;
+#pragma unroll 1
+        do {
+            Sums<ROWS> sums;
+            const u8 *next = nullptr;
+            int at = f * 2 + tile, to = at + (int)gridDim.x * 2;
+            f += gridDim.x;
+            if (f < FF_PAD / 32) next = record + (long long)(min(to, last) - min(at, last)) * (int)T::BYTES;
+            dot.run(record, share, lut, x, row, n, sums, next);
+            record = next;
+            if (at > last) sums = {};
+            if (!dot.CONTINUES && next) dot.start(next, share);
+            reduce(sums, lane, parts[buffer].part[tile][side][first] + turn * 16);
+        } while (++turn < TURNS && f < FF_PAD / 32);
         __syncthreads(); // the other buffer is free again when all have come here
 #pragma unroll
-        for (int r = 0; r < MANY_ROWS; r += UP_WARPS) // once, where there are as many warps as rows
-            if (r + warp < n) quantise32(parts[buffer].hidden(lane, r + warp), h, FF_PAD / 128, pair_base + member[r + warp], f);
+        for (int i = warp; i < MANY_ROWS; i += UP_WARPS) // once, where there are as many warps as rows
+            if (i < (ROWS == 1 ? turn : n))
+                quantise32(parts[buffer].hidden(lane, i), h, FF_PAD / 128, pair_base + member[ROWS == 1 ? 0 : i],
+                           f - (ROWS == 1 ? turn - i : 1) * (int)gridDim.x);
     }
 }
 
@@ -190,8 +197,8 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (member[0] != me) return;
     if (Gate::LUT_WORDS) Gate::fill(lut_gate, threadIdx.x, blockDim.x);
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
-    const u8 *matrix = side_of(slot, expert, side);
     for (int from = 0; from < n_member; from += MANY_ROWS) {
+        const u8 *matrix = side_of(slot, valid_expert(ids, me, n_expert), side); // again: a pass keeps few registers
         int n = min(n_member - from, MANY_ROWS);
         mote_step_act x = x_in;
         if (from) __syncthreads(); // rows are still read
@@ -199,6 +206,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
             for (int r = 0; r < n; r++) rows.take(r, x_in, member[from + r] / n_used);
             x = rows.view();
         }
+        copy_wait<0>();
         __syncthreads();
         if (SAME || side == 0) {
             if (n == 1) up_tiles<Gate, 1>(matrix, tile, side, first, lut_gate, x, STAGED, 1, parts, h, member + from, n_used, pair_base);
@@ -214,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
 
 // A block makes 16 columns of y for all rows. Dynamic shared memory: float part[DOWN_SPLIT][n_pair][16], mix[n_pair].
 constexpr int DOWN_SPLIT = down_split(Down::UNITS);
-constexpr int DOWN_WARPS = 16;
+constexpr int DOWN_WARPS = 16; // a multiple of DOWN_SPLIT: a warp has the same share in all its jobs
 constexpr int DOWN_WARPS_MANY = Down::SUBS == 1 && Down::WORDS0 + Down::WORDS1 < 8 ? 24 : 16; // what registers allow
 
 // Weights of all pairs, for sum_pairs: to shared memory, before a __syncthreads.
@@ -252,20 +260,22 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
              int d_model, mote_step_fault *fault)
 {
     extern __shared__ float part[];
+    __shared__ float before[16]; // the residual
     __shared__ __align__(16) u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_job = n_used * DOWN_SPLIT;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_job = n_used * DOWN_SPLIT, first = warp % DOWN_SPLIT;
+    const Share<Down, DOWN_SPLIT> share(first, lane);
     Dot<Down, 1, DOWN_SPLIT> dot;
     // The ids are older than the kernel ahead (gate_up), so the first weights can be asked for while that one runs.
     const u8 *record = 0;
     if (warp < n_job) {
         record = (const u8 *)slot[valid_expert(ids, warp / DOWN_SPLIT, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
-        dot.start(record, warp % DOWN_SPLIT, lane);
+        dot.start(record, share);
     }
     // So are their weights and the residual.
-    float *mix = part + DOWN_SPLIT * n_used * 16, before = 0;
+    float *mix = part + DOWN_SPLIT * n_used * 16;
     take_weights(mix, weights, squash, n_used);
-    if (residual && threadIdx.x < 16 && (int)(blockIdx.x * 16 + threadIdx.x) < d_model)
-        before = residual[blockIdx.x * 16 + threadIdx.x];
+    if (threadIdx.x < 16)
+        before[threadIdx.x] = residual && (int)(blockIdx.x * 16 + threadIdx.x) < d_model ? residual[blockIdx.x * 16 + threadIdx.x] : 0;
     if (Down::LUT_WORDS) {
         Down::fill(lut, threadIdx.x, blockDim.x);
         __syncthreads();
@@ -273,18 +283,18 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
     chain_wait();
     chain_launch();
     for (int job = warp; job < n_job; job += DOWN_WARPS) {
-        int pair = job / DOWN_SPLIT, first = job % DOWN_SPLIT;
+        int pair = job / DOWN_SPLIT;
         if (job != warp) {
             record = (const u8 *)slot[valid_expert(ids, pair, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
-            dot.start(record, first, lane);
+            dot.start(record, share);
         }
         LaneRows<1> row(pair_base + pair, 1, lane);
         Sums<1> sums;
-        dot.run(record, first, lane, lut, h, row, 1, sums);
+        dot.run(record, share, lut, h, row, 1, sums);
         reduce(sums, lane, part + (first * n_used + pair) * 16);
     }
     __syncthreads();
-    sum_pairs(part, mix, 1, n_used, [&](int) { return before; }, y, d_model);
+    sum_pairs(part, mix, 1, n_used, [&](int i) { return before[i]; }, y, d_model);
 }
 
 template <int ROWS> __device__ __forceinline__ int pick(const int *of, int i)
@@ -295,16 +305,17 @@ template <int ROWS> __device__ __forceinline__ int pick(const int *of, int i)
 
 // A tile times n <= ROWS rows of h, to part[pair][16]; past n, pairs are the first again.
 template <int ROWS>
-__device__ __forceinline__ void down_rows(const u8 *record, int first, int lane, const u32 *lut, const mote_step_act &h,
-                                          const int *pair, int n, int pair_base, float *part)
+__device__ __forceinline__ void down_rows(const u8 *record, const Share<Down, DOWN_SPLIT> &share, const u32 *lut,
+                                          const mote_step_act &h, const int *pair, int n, int pair_base, float *part)
 {
+    int lane = share.lane;
     Dot<Down, ROWS, DOWN_SPLIT> dot;
     Sums<ROWS> sums;
     LaneRows<ROWS> row;
     int mine = pick<ROWS>(pair, lane & 3); // the pair of this lane's sums
     row.b[0] = pair_base + pick<ROWS>(pair, lane >> 3), row.c[0] = pair_base + mine;
-    dot.start(record, first, lane);
-    dot.run(record, first, lane, lut, h, row, n, sums);
+    dot.start(record, share);
+    dot.run(record, share, lut, h, row, n, sums);
     if constexpr (ROWS == 1) {
         reduce(sums, lane, part + mine * 16);
     } else {
@@ -327,7 +338,8 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
     __shared__ int expert_of[MAX_PAIRS], next[MAX_PAIRS], head[1024], leader[MAX_PAIRS];
     __shared__ int n_leader;
     __shared__ __align__(16) u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_pair = n_row * n_used;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_pair = n_row * n_used, first = warp % DOWN_SPLIT;
+    const Share<Down, DOWN_SPLIT> share(first, lane);
     if (Down::LUT_WORDS) Down::fill(lut, threadIdx.x, blockDim.x);
     if (threadIdx.x == 0) n_leader = 0;
     float *mix = part + DOWN_SPLIT * n_pair * 16;
@@ -345,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
     chain_wait();
     chain_launch();
     for (int job = warp; job < n_leader * DOWN_SPLIT; job += DOWN_WARPS_MANY) {
-        int at = leader[job / DOWN_SPLIT], first = job % DOWN_SPLIT;
+        int at = leader[job / DOWN_SPLIT];
         const u8 *record = (const u8 *)slot[expert_of[at] * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
         float *to = part + (size_t)first * n_pair * 16;
         while (at >= 0) {
@@ -356,8 +368,8 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS_MANY * 32, 1)
                 n += at >= 0;
                 if (at >= 0) at = next[at];
             }
-            if (n == 1) down_rows<1>(record, first, lane, lut, h, pair, 1, pair_base, to);
-            else down_rows<MANY_ROWS>(record, first, lane, lut, h, pair, n, pair_base, to);
+            if (n == 1) down_rows<1>(record, share, lut, h, pair, 1, pair_base, to);
+            else down_rows<MANY_ROWS>(record, share, lut, h, pair, n, pair_base, to);
         }
     }
     __syncthreads();

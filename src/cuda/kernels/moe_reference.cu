@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT * 32)
     __shared__ float part[SPLIT][16];
     __shared__ __align__(16) u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Share<T, SPLIT> share(warp, lane);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
     chain_wait();
@@ -29,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(SPLIT * 32)
         LaneRows<1> row(pair_base + (of_rows ? p / n_used : p), 1, lane);
         Sums<1> sums;
         Dot<T, 1, SPLIT> dot;
-        dot.start(record, warp, lane);
-        dot.run(record, warp, lane, lut, x, row, 1, sums);
+        dot.start(record, share);
+        dot.run(record, share, lut, x, row, 1, sums);
         reduce(sums, lane, part[warp]);
         __syncthreads();
         int n = blockIdx.x * 16 + threadIdx.x;

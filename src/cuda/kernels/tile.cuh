@@ -10,6 +10,7 @@
 //   UNITS                 ceil(K / 128)
 //   BYTES                 of a record; equals mote_tile_bytes
 //   SUBS                  1 (SUB >= 32) or 2 (SUB == 16): scale items per 32 columns
+//   SPAN                  sub-blocks of a unit, 1, 2 or 4, aligned, that surely share their scale
 //   ZERO                  integer to take off every code (applied by the caller: v - ZERO * sum x)
 //   HAS_MIN, HAS_FACTOR
 //   CODE_MIN, CODE_MAX    what codes() may give
@@ -126,10 +127,15 @@ template <int BITS> MOTE_FN u32 tile_field(u32 w, int from, int to)
     return (from > to ? w >> (from - to) : w << (to - from)) & mask;
 }
 
-// Byte i of w, an integer 0..255, as a float; `bias` is taken off.
-MOTE_FN float tile_byte_float(u32 w, int i, float bias)
+// 2^(23 + exponent): an integer in its low bits is one times 2^exponent.
+constexpr u32 tile_magic(int exponent)
 {
-    return bits_float(prmt(w, 0x4B000000u, 0x7440 + i)) - (8388608.0f + bias);
+    return (u32)(127 + 23 + exponent) << 23;
+}
+// Byte i of w, an integer 0..255, times 2^EXP as a float; `bias` is taken off the integer.
+template <int EXP> MOTE_FN float tile_byte_float(u32 w, int i, float bias)
+{
+    return bits_float(prmt(w, tile_magic(EXP), 0x7640 + i)) - (8388608.0f + bias) * tile_pow2(EXP);
 }
 
 template <int CODE, int FORMAT_ZERO, int TABLE, int SUB, int ITEM, int MIN, int EXP, int FACTOR, int K>
@@ -152,10 +158,13 @@ struct Tile {
                                     : BITS > 0                                     ? (1 << BITS) - 1
                                                                                    : -CODE_MIN;
 
+    static_assert(!MIN || EXP == 0, "the exponent is of scales");
     static constexpr int UNITS = (K + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     static constexpr int SUBS = SUB == 16 ? 2 : 1;
+    static constexpr int SPAN = SUB > 0 && SUB % 128 == 0 ? 4 : SUB > 0 && SUB % 64 == 0 ? 2 : 1;
     static constexpr bool SUPER = ITEM >= MOTE_ITEM_S8;
     static constexpr int WORDS0 = tile_words0(CODE), WORDS1 = tile_words1(CODE);
+    static constexpr int EACH = WORDS0 < 4 ? WORDS0 : 4; // words of a piece: more than four lie in pieces of four
     static constexpr bool LAST_BYTE = CODE == MOTE_CODE_T5;
     static constexpr int ITEMS = (ITEM == MOTE_ITEM_NIBBLES ? 1 : 1 + MIN) * SUBS * 2; // of a lane
     static constexpr int LANE_SCALE = ITEMS * tile_item_bytes(ITEM);                   // bytes
@@ -221,18 +230,49 @@ struct Tile {
 
     static MOTE_FN void load(Raw &r, const u8 *record, int unit, int lane)
     {
-        constexpr int EACH = WORDS0 < 4 ? WORDS0 : 4; // more than four words lie in pieces of four
-        MOTE_UNROLL
-        for (int i = 0; i < WORDS0; i += EACH)
-            load_code<4 * EACH>(r.code + i, record + (unit * WORDS0 + i) * 128 + lane * (4 * EACH));
-        load_code<4 * WORDS1>(r.code + WORDS0, record + AT1 + unit * (128 * WORDS1) + lane * (4 * WORDS1));
-        if constexpr (LAST_BYTE) r.code[WORDS0 + WORDS1] = ldg1(record + AT_BYTE + unit * 32 + lane);
         int g = lane >> 2, t = lane & 3;
         int item = SUB <= 32 ? unit * 4 + t : (unit * MOTE_UNIT_COLS + t * 32) / SUB;
-        load_scale<LANE_SCALE>(r.scale, record + AT_SCALE + (item * 8 + g) * LANE_SCALE);
-        load_scale<LANE_SUPER>(r.super, record + AT_SUPER + ((unit >> 1) * 8 + g) * LANE_SUPER);
-        if constexpr (FACTOR) r.factor = bits_float(keep4(record + AT_FACTOR));
+        load_at(r, record + unit * WORDS0 * 128 + lane * (4 * EACH), record + AT1 + (unit * 32 + lane) * (4 * WORDS1),
+                record + AT_BYTE + unit * 32 + lane, record + AT_SCALE + (item * 8 + g) * LANE_SCALE,
+                record + AT_SUPER + ((unit >> 1) * 8 + g) * LANE_SUPER, record + AT_FACTOR);
     }
+    static MOTE_FN void load_at(Raw &r, const u8 *code, const u8 *more, const u8 *byte, const u8 *scale, const u8 *super,
+                                const u8 *factor)
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < WORDS0; i += EACH) load_code<4 * EACH>(r.code + i, code + i * 128);
+        load_code<4 * WORDS1>(r.code + WORDS0, more);
+        if constexpr (LAST_BYTE) r.code[WORDS0 + WORDS1] = ldg1(byte);
+        load_scale<LANE_SCALE>(r.scale, scale);
+        load_scale<LANE_SUPER>(r.super, super);
+        if constexpr (FACTOR) r.factor = bits_float(keep4(factor));
+    }
+
+    // Loads of units first + 0, + STEP, + 2 STEP, ..: where a lane's words of `first` lie in a record. The compiler takes
+    // these offsets as they are, so that a load costs one addition to the record's address and not all that leads there.
+    template <int STEP> struct Walk {
+        // Planes with an item for several units advance evenly when a step is whole items.
+        static constexpr bool IS_EVEN = (SUB <= 32 || STEP * MOTE_UNIT_COLS % (SUB > 32 ? SUB : 32) == 0) && (!SUPER || STEP % 2 == 0);
+        static constexpr int SCALE_STEP = STEP * MOTE_UNIT_COLS / (SUB > 32 ? SUB : 32) * 8 * LANE_SCALE;
+        u32 code, more, byte, scale, super;
+
+        MOTE_FN Walk(int first, int lane)
+        {
+            int g = lane >> 2, t = lane & 3;
+            int item = SUB <= 32 ? first * 4 + t : (first * MOTE_UNIT_COLS + t * 32) / SUB;
+            code = opaque(first * WORDS0 * 128 + lane * (4 * EACH));
+            more = WORDS1 ? opaque(AT1 + (first * 32 + lane) * (4 * WORDS1)) : 0;
+            byte = LAST_BYTE ? opaque(AT_BYTE + first * 32 + lane) : 0;
+            scale = LANE_SCALE ? opaque(AT_SCALE + (item * 8 + g) * LANE_SCALE) : 0;
+            super = SUPER ? opaque(AT_SUPER + ((first >> 1) * 8 + g) * LANE_SUPER) : 0;
+        }
+        MOTE_FN void load(Raw &r, const u8 *record, int i) const
+        {
+            load_at(r, record + code + i * (STEP * WORDS0 * 128), record + more + i * (STEP * 128 * WORDS1),
+                    record + byte + i * (STEP * 32), record + scale + i * SCALE_STEP,
+                    record + super + i * (STEP / 2 * 8 * LANE_SUPER), record + AT_FACTOR);
+        }
+    };
 
     // ---- codes ----
 
@@ -319,23 +359,25 @@ struct Tile {
         }
     }
 
-    // The sign word of a lane with the eighth signs restored, bit 4 j + ((s + 2) & 3).
-    static MOTE_FN u32 signs(u32 w)
+    // The sign words of a lane's two rows with the eighth signs restored, bit 4 j + ((s + 2) & 3).
+    static MOTE_FN void signs(u32 w0, u32 w1, u32 out[2])
     {
-        u32 x = w & 0x0FFFFFFFu;
-        x ^= x << 16;
+        u32 x0 = (w0 & 0x0FFFFFFFu) ^ w0 << 16, x1 = (w1 & 0x0FFFFFFFu) ^ w1 << 16;
+        u32 x = prmt(x0, x1, 0x7632); // the parity of both rows, folded further together
         x ^= x << 8;
         x ^= x << 4;
-        return (w & 0x0FFFFFFFu) | (x & 0xF0000000u);
+        out[0] = merge(w0, x << 16, 0x0FFFFFFFu);
+        out[1] = merge(w1, x, 0x0FFFFFFFu);
     }
 
     static MOTE_FN void books(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
     {
         shared_words own = words_at(lut + lane % LUT_COPIES); // entries of a lane's own copy
-        u32 constant = lut[BOOK];
+        u32 constant = lut[BOOK], both[2];
+        signs(r.code[TWO ? 1 : 4], r.code[TWO ? 3 : 5], both);
         MOTE_UNROLL
         for (int row = 0; row < 2; row++) {
-            u32 sign = signs(r.code[TWO ? 2 * row + 1 : 4 + row]);
+            u32 sign = both[row];
             MOTE_UNROLL
             for (int s = 0; s < 4; s++) {
                 u32 bits = (s == 0   ? sign
@@ -370,8 +412,8 @@ struct Tile {
         else {
             u32 word = w[i >> 2];
             int byte = i & 3;
-            if constexpr (ITEM == MOTE_ITEM_U8) return tile_byte_float(word, byte, 0);
-            else if constexpr (ITEM == MOTE_ITEM_S8) return tile_byte_float(word ^ 0x80808080u, byte, 128);
+            if constexpr (ITEM == MOTE_ITEM_U8) return tile_byte_float<EXP>(word, byte, 0);
+            else if constexpr (ITEM == MOTE_ITEM_S8) return tile_byte_float<EXP>(word ^ 0x80808080u, byte, 128);
             else if constexpr (ITEM == MOTE_ITEM_E8M0) { // 0 is the subnormal 2^-127
                 u32 bits = (byte < 3 ? word >> 8 * byte & 255 : word >> 24) << 23;
                 return bits_float(bits < 0x00400000u ? 0x00400000u : bits);
@@ -391,7 +433,6 @@ struct Tile {
             if constexpr (SUPER) {
                 u32 w = r.super[MIN ? row : 0];
                 d = half_to_float(!MIN && row ? w >> 16 : w & 0xFFFF);
-                if constexpr (EXP != 0) d *= POWER;
                 if constexpr (MIN) dmin = half_to_float(w >> 16);
                 if constexpr (FACTOR) d *= r.factor, dmin *= r.factor;
             }
@@ -400,10 +441,10 @@ struct Tile {
                 int i = row * SUBS + sub;
                 if constexpr (ITEM == MOTE_ITEM_INSIDE) { // 2 nibble + 1
                     u32 w = r.code[CODE == MOTE_CODE_IQ2XXS ? 2 * row + 1 : 4 + row];
-                    scale[row][sub] = d * (bits_float((w >> 27 & 30) | 0x4B000001u) - 8388608.0f);
+                    scale[row][sub] = d * (bits_float((w >> 27 & 30) | 1 | tile_magic(EXP)) - 8388608.0f * POWER);
                 } else if constexpr (ITEM == MOTE_ITEM_NIBBLES) {
-                    scale[row][sub] = d * tile_byte_float(r.scale[0] & 0x0F0F0F0Fu, i, 0);
-                    min[row][sub] = -dmin * tile_byte_float(r.scale[0] >> 4 & 0x0F0F0F0Fu, i, 0);
+                    scale[row][sub] = d * tile_byte_float<EXP>(r.scale[0] & 0x0F0F0F0Fu, i, 0);
+                    min[row][sub] = -dmin * tile_byte_float<EXP>(r.scale[0] >> 4 & 0x0F0F0F0Fu, i, 0);
                 } else if constexpr (SUPER) {
                     scale[row][sub] = d * item(r.scale, i * (1 + MIN));
                     if constexpr (MIN) min[row][sub] = -dmin * item(r.scale, i * 2 + 1);
