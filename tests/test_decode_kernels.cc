@@ -38,6 +38,13 @@
 #define WARPS 2
 #include "decode_linear.h"
 
+/* As wide as blocks are: several tiles on their way at once. */
+#define KERNELS wide
+#define W0 MOTE_CODE_C4, 0, 0, 32, MOTE_ITEM_U8, 1, 0, 0
+#define COLS 2048
+#define WARPS 16
+#include "decode_linear.h"
+
 /* ---- products ---- */
 
 enum { OUTS = 2, ROWS = 17, GAP = 3 };
@@ -123,6 +130,7 @@ template <class K> static void check_products(enum mote_format format)
     check_same(name, all, 13, run<K>(p, 13, 4, 2), 4);
     check_same(name, all, 0, run<K>(p, 0, 1, 2), 1);
     check_same(name, all, 16, run<K>(p, 16, 1, all_tiles), 1);
+    check_same(name, all, 2, run<K>(p, 2, 1, 1), 1);
 
     /* A row normed on its way is what it is normed ahead. */
     const float *x = p.x.at + (long)5 * K::n_col;
@@ -146,6 +154,7 @@ static void test_products(void **state)
     check_products<tq1_0::kind>(MOTE_FORMAT_TQ1_0);
     check_products<q6_k::kind>(MOTE_FORMAT_Q6_K);
     check_products<mxfp4::kind>(MOTE_FORMAT_MXFP4);
+    check_products<wide::kind>(MOTE_FORMAT_Q4_K);
 }
 
 /* ---- rows of the embedding ---- */

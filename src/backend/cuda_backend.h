@@ -245,11 +245,11 @@ size_t mote_cuda_prefill_scratch(const struct mote_backend_limits *limits);
 /* Programs for a tile-kind matrix and for a set of experts (kind.code != NONE for all three). */
 mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weight *weight);
 mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
-/* y[i][r] = W x[i] (+ bias) (+ residual), n_row > CUDA_DECODE_ROWS; x, y, residual as in struct mote_linear. `fresh`:
- * x is not the x of the call before (its half-precision copy in scratch must be made). */
-mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight,
-                                     const float *x, int64_t n_row, int fresh, float *y, int64_t y_stride,
-                                     const float *residual);
+/* The operation linear for n_row > CUDA_DECODE_ROWS, of x (normed already): out `first`, which lies in tiles, and those
+ * behind it of the same kind, whose bits are set in *done. `fresh`: x is not the x of the call before (its half-precision
+ * copy in scratch must be made). */
+mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mote_linear *job, int first,
+                                     const float *x, int fresh, unsigned *done);
 /* The operation moe for n_row > CUDA_DECODE_ROWS, all weights in tiles, nothing for hidden. */
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 

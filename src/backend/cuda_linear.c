@@ -129,8 +129,7 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
         } else if (is_few) {
             TRY(run_tiles(cuda, job, j, is_normed && j == 0, &done));
         } else {
-            TRY(mote_cuda_prefill_linear(cuda, w, x, job->n_row, fresh, out->y, out->y_stride,
-                                         out->residual));
+            TRY(mote_cuda_prefill_linear(cuda, job, j, x, fresh, &done));
             fresh = 0;
         }
     }

@@ -23,13 +23,18 @@ struct sort_job {
     int32_t *row_of, *place, *piece, *n_piece;
     int n_pair, n_used, n_expert, width, n_warp;
 };
-struct linear_job {
+struct linear_out {
     const uint8_t *w;
-    const uint16_t *x;
-    const float *x_scale, *bias, *residual;
+    const float *bias, *residual;
     float *y;
     long long y_stride;
-    int n_token, n_row;
+    int n_row, first_block;
+};
+struct linear_job {
+    const uint16_t *x;
+    const float *x_scale;
+    struct linear_out out[MOTE_LINEAR_OUTS];
+    int n_out, n_token;
 };
 struct pieces {
     const uint64_t *slot;
@@ -217,13 +222,13 @@ static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, c
 
 /* The tokens of a block that end first: rounds of blocks, each as long as its products or its unpacking takes (in cycles a
  * unit: a product of 256 rows x 1 token takes 16 at the tensor cores' full rate; unpacking about 1940). */
-static int linear_kernel(const struct cuda_backend *cuda, int64_t n_row, int64_t n_token)
+static int linear_kernel(const struct cuda_backend *cuda, int64_t row_blocks, int64_t n_token)
 {
     int best = LINEAR_32;
     int64_t least = INT64_MAX;
     for (int kernel = LINEAR_32; kernel <= (has_wgmma(cuda) ? LINEAR_128 : LINEAR_64); kernel++) {
         int64_t width = 32 << kernel, products = width * 17, unpacking = 1940;
-        int64_t blocks = (int64_t)ceil_div(n_row, BLOCK_ROWS) * ceil_div(n_token, width);
+        int64_t blocks = row_blocks * ceil_div(n_token, width);
         int64_t time =
             ceil_div(blocks, cuda->info->n_sm) * (200 + (products > unpacking ? products : unpacking));
         if (time >= least) continue;
@@ -233,28 +238,35 @@ static int linear_kernel(const struct cuda_backend *cuda, int64_t n_row, int64_t
     return best;
 }
 
-mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct cuda_weight *weight,
-                                     const float *x, int64_t n_row, int fresh, float *y, int64_t y_stride,
-                                     const float *residual)
+mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mote_linear *job, int first,
+                                     const float *x, int fresh, unsigned *done)
 {
+    const struct cuda_weight *weight = job->out[first].weight->placed;
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
     int to_bf16 = is_bf16(&weight->kind);
-    if (fresh || cuda->prefill_is_bf16 != to_bf16) TRY(convert(cuda, &s, x, n_row, weight->n_col, to_bf16));
-    int kernel = linear_kernel(cuda, weight->n_row, n_row), width = 32 << kernel;
-    struct linear_job job = {.w = weight->data,
-                             .x = s.x,
-                             .x_scale = s.x_scale,
-                             .bias = weight->bias,
-                             .residual = residual,
-                             .y = y,
-                             .y_stride = y_stride,
-                             .n_token = (int)n_row,
-                             .n_row = (int)weight->n_row};
-    void *args[] = {&job};
-    return mote_cuda_run(cuda, weight->prefill, kernel, ceil_div(weight->n_row, BLOCK_ROWS),
-                         ceil_div(n_row, width), 1, BLOCK_ONE, shared_bytes(width, &weight->kind, NULL),
-                         args);
+    if (fresh || cuda->prefill_is_bf16 != to_bf16)
+        TRY(convert(cuda, &s, x, job->n_row, weight->n_col, to_bf16));
+    struct linear_job outs = {.x = s.x, .x_scale = s.x_scale, .n_token = (int)job->n_row};
+    int row_blocks = 0;
+    for (int j = first; j < job->n_out; j++) {
+        const struct mote_linear_out *out = &job->out[j];
+        const struct cuda_weight *w = out->weight->placed;
+        if (w->kind.code == MOTE_CODE_NONE || w->prefill != weight->prefill) continue;
+        outs.out[outs.n_out++] = (struct linear_out){.w = w->data,
+                                                     .bias = w->bias,
+                                                     .residual = out->residual,
+                                                     .y = out->y,
+                                                     .y_stride = out->y_stride,
+                                                     .n_row = (int)w->n_row,
+                                                     .first_block = row_blocks};
+        row_blocks += (int)ceil_div(w->n_row, BLOCK_ROWS);
+        *done |= 1u << j;
+    }
+    int kernel = linear_kernel(cuda, row_blocks, job->n_row), width = 32 << kernel;
+    void *args[] = {&outs};
+    return mote_cuda_run(cuda, weight->prefill, kernel, (unsigned)row_blocks, ceil_div(job->n_row, width), 1,
+                         BLOCK_ONE, shared_bytes(width, &weight->kind, NULL), args);
 }
 
 /* ---- the expert block ---- */

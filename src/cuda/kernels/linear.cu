@@ -113,10 +113,18 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
         row.leave(normed, act);
         return;
     }
-    const u8 *record = record_of(job, tile);
+    // Weights of a block's first tiles (in 48 registers) are all on their way before the row is there; else those of the next.
+    using One = Dot<T, ROWS, LINEAR_WARPS>;
+    constexpr int ROOM = 192 / (One::DEPTH * One::RAW), AHEAD = ROWS > 1 || LINEAR_WARPS <= 8 || ROOM < 2 ? 1 : smaller(ROOM, TURNS);
     const Share<T, LINEAR_WARPS> share(warp, lane);
-    Dot<T, ROWS, LINEAR_WARPS> dot;
-    dot.start(record, share);
+    const u8 *record[AHEAD];
+    One dot[AHEAD];
+    auto expect = [&](int i) {
+        record[i] = record_of(job, tile + i * job.n_block);
+        if (record[i]) dot[i].start(record[i], share);
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) expect(i);
     if (T::LUT_WORDS) T::fill(lut, threadIdx.x, blockDim.x);
     chain_launch();
     mote_step_act x = act;
@@ -136,18 +144,31 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     if (T::LUT_WORDS || ROWS == 1) __syncthreads();
     int n = min(n_x - base, ROWS);
     LaneRows<ROWS> row(ROWS == 1 ? 0 : base, n, lane);
-    while (record) {
+    while (record[0]) {
         int first = tile, turn = 0;
+        if constexpr (AHEAD > 1) {
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (!record[i]) break;
+                Sums<ROWS> sums;
+                dot[i].run(record[i], share, lut, x, row, n, sums);
+                reduce(sums, lane, part[buffer][turn++][warp]);
+            }
+            tile += AHEAD * job.n_block;
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) expect(i);
+        } else {
 #pragma unroll 1
-        do {
-            Sums<ROWS> sums;
-            tile += job.n_block;
-            const u8 *next = record_of(job, tile);
-            dot.run(record, share, lut, x, row, n, sums, next);
-            record = next;
-            if (!dot.CONTINUES && next) dot.start(next, share);
-            reduce(sums, lane, part[buffer][turn][warp]);
-        } while (++turn < TURNS && record);
+            do {
+                Sums<ROWS> sums;
+                tile += job.n_block;
+                const u8 *next = record_of(job, tile);
+                dot[0].run(record[0], share, lut, x, row, n, sums, next);
+                record[0] = next;
+                if (!One::CONTINUES && next) dot[0].start(next, share);
+                reduce(sums, lane, part[buffer][turn][warp]);
+            } while (++turn < TURNS && record[0]);
+        }
         __syncthreads(); // the other buffer is free again when all have come here
         for (int i = threadIdx.x; i < turn * 16 * ROWS; i += blockDim.x) {
             int at_turn = TURNS == 1 ? 0 : i / (16 * ROWS), r = i / 16 % ROWS, done = first + at_turn * job.n_block;

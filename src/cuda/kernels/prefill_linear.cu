@@ -1,30 +1,37 @@
-// prefill_linear.cu: y = W x (+ bias) (+ residual) for steps of many rows. Constants: W0, the template arguments of
+// prefill_linear.cu: y = W x (+ bias) (+ residual) for steps of many rows, of up to four matrices of one kind. Constants: W0, the template arguments of
 // Tile<> before K; COLS, columns; X_BF16, what x is copied as.
 #include "prefill_loop.cuh"
 #include "prefill_store.cuh"
 
-struct Linear {
+struct LinearOut {
     const u8 *w;           // tiles
-    const u16 *x;          // [n_token][KP], columns in the order of prefill_half.cuh
-    const float *x_scale;  // [n_token]
     const float *bias;     // [n_row] or null
     const float *residual; // like y, or null; may be y
     float *y;              // [n_token][y_stride]
     i64 y_stride;
-    int n_token, n_row;
+    int n_row, first_block; // where it starts in the grid
+};
+struct Linear {
+    const u16 *x;         // [n_token][KP], columns in the order of prefill_half.cuh
+    const float *x_scale; // [n_token]
+    LinearOut out[4];     // of one kind
+    int n_out, n_token;
 };
 
-// Grid: (256 rows, N tokens).
+// Grid: (256 rows of an out, one out after the other, N tokens).
 template <int TILES, int N> MOTE_FN void linear(const Linear &job)
 {
     using T = Tile<W0, COLS>;
     chain_launch();
     chain_wait();
+    int which = 0;
+    while (which + 1 < job.n_out && (int)blockIdx.x >= job.out[which + 1].first_block) which++;
+    const LinearOut &out = job.out[which];
     int begin = blockIdx.y * N, count = min(N, job.n_token - begin);
-    int tile = blockIdx.x * 16 + threadIdx.x / 32, last = (job.n_row + 15) / 16 - 1;
+    int tile = (blockIdx.x - out.first_block) * 16 + threadIdx.x / 32, last = (out.n_row + 15) / 16 - 1;
     const u8 *record[TILES];
     MOTE_UNROLL
-    for (int i = 0; i < TILES; i++) record[i] = job.w + (size_t)min(tile + i * warps(TILES), last) * T::BYTES;
+    for (int i = 0; i < TILES; i++) record[i] = out.w + (size_t)min(tile + i * warps(TILES), last) * T::BYTES;
     Ring<N, TILES> ring;
     ring.start(job.x, nullptr, begin, count);
     for (int j = threadIdx.x; j < N; j += threads(TILES)) shared_scale<N>()[j] = j < count ? job.x_scale[begin + j] : 0;
@@ -34,11 +41,11 @@ template <int TILES, int N> MOTE_FN void linear(const Linear &job)
     for (int i = 0; i < TILES; i++) {
         int own = tile + i * warps(TILES);
         float bias[2] = {};
-        if (job.bias) rows_of(own, job.n_row, job.bias, bias);
-        each_product<N>(acc[i], own, job.n_row, count, [&](float v, int h, int row, int token) {
-            i64 at = (begin + token) * job.y_stride + row;
+        if (out.bias) rows_of(own, out.n_row, out.bias, bias);
+        each_product<N>(acc[i], own, out.n_row, count, [&](float v, int h, int row, int token) {
+            i64 at = (begin + token) * out.y_stride + row;
             v = v * (X_BF16 ? 1 : 1 / WEIGHT_UP) * shared_scale<N>()[token] + bias[h];
-            job.y[at] = job.residual ? job.residual[at] + v : v;
+            out.y[at] = out.residual ? out.residual[at] + v : v;
         });
     }
 }
