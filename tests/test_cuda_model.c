@@ -608,29 +608,38 @@ static void test_rerun(void **state)
     each_model(check_rerun);
 }
 
-/* With tensor cores in the prompt, fused and not are two ways of rounding: the same text but where it was undecided. */
+/* With tensor cores in the prompt, fused and not are two ways of rounding, whose router may choose otherwise near a tie: the
+ * text says little then (the same position had a margin of 0.02 in one build and 0.26 in the next). The unfused run's
+ * tokens are fed to both. */
 static void check_fused_prompts(const char *path)
 {
+    enum { STEPS = 24 };
+    static const struct error_limits limits = {1e-2, 1e-1, 1};
     static struct prompt prompt[N_PROMPT];
+    struct errors errors = {.n = 0};
     struct run fused, unfused;
     run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &fused);
     run_open(path, &(struct run_options){.device = &mote_backend_cuda, .moe_unfused = 1}, &unfused);
     make_prompts(&fused, prompt);
+    int64_t n_vocab = (int64_t)fused.network->hyper.n_vocab;
     for (int p = 0; p < N_PROMPT; p++) {
-        int32_t text[N_GREEDY], want[N_GREEDY];
-        double margin[N_GREEDY];
         struct mote_timeline *a = run_session(&unfused, N_CTX, MOTE_KV_F16),
                              *b = run_session(&fused, N_CTX, MOTE_KV_F16);
         must(mote_timeline_eval(a, prompt[p].ids, prompt[p].n));
         must(mote_timeline_eval(b, prompt[p].ids, prompt[p].n));
-        greedy(a, want, margin);
-        greedy(b, text, NULL);
-        expect_text(path, "fused against unfused", p, text, want, margin);
+        for (int step = 0; step < STEPS; step++) {
+            const float *want = mote_timeline_logits(a);
+            errors.error[errors.n++] = top_error(mote_timeline_logits(b), want, n_vocab);
+            int32_t id = largest(want, n_vocab);
+            must(mote_timeline_eval(a, &id, 1));
+            must(mote_timeline_eval(b, &id, 1));
+        }
         mote_timeline_destroy(a);
         mote_timeline_destroy(b);
     }
     run_close(&fused);
     run_close(&unfused);
+    check_errors(path, "prompts fused against unfused", &errors, &limits);
 }
 
 static void test_fused_prompts(void **state)
