@@ -158,7 +158,7 @@ static void product(double c[16][8], u32 a[32][4], u32 b[32][2], int is_bf16)
 template <class T, int BF16> static void multiply(const u8 *record, const u16 *x, double acc[16][TOKENS])
 {
     static u32 lut[T::LUT_WORDS ? T::LUT_WORDS : 1];
-    for (int thread = 0; thread < 256; thread++) T::fill(lut, thread, 256);
+    for (int thread = 0; thread < 256; thread++) T::template fill<true>(lut, thread, 256);
     for (int unit = 0; unit < T::UNITS; unit++) {
         alignas(1024) u8 stage[TOKENS * 256];
         u16 part[TOKENS][128];
@@ -169,7 +169,7 @@ template <class T, int BF16> static void multiply(const u8 *record, const u16 *x
             typename T::Raw raw;
             float scale[2][T::SUBS], min[2][T::SUBS];
             T::load(raw, record, unit, lane);
-            T::codes(raw, lut, lane, code[lane]);
+            Operand<T, BF16>::codes(raw, lut, lane, code[lane]);
             T::scales(raw, lane, scale, min);
             for (int b = 0; b < T::SUBS; b++) {
                 scale_pair[lane][b] = Operand<T, BF16>::pair(scale[0][b], scale[1][b]);
@@ -180,7 +180,7 @@ template <class T, int BF16> static void multiply(const u8 *record, const u16 *x
             u32 a[32][2][4], at[32];
             for (int lane = 0; lane < 32; lane++) {
                 int owner = (lane & 28) | s, sub = T::SUBS == 2 && lane & 2 ? 1 : 0;
-                Operand<T, BF16>::convert(code[lane][s], scale_pair[owner][sub], min_pair[owner][sub],
+                Operand<T, BF16>::convert(code[lane][s], s, scale_pair[owner][sub], min_pair[owner][sub],
                                           a[lane]);
                 at[lane] = stage_place<TOKENS>((u32)lane & 7, (u32)(s * 4 + (lane >> 3)));
             }
@@ -259,6 +259,8 @@ static void test_products(void **state)
     check<Tile<MOTE_CODE_C6, 32, 0, 16, MOTE_ITEM_S8, 0, 0, 0, 256>, 0>(MOTE_FORMAT_Q6_K, 256, F16);
     check<Tile<MOTE_CODE_IQ2XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -3, 0, 256>, 0>(MOTE_FORMAT_IQ2_XXS, 256,
                                                                                 F16);
+    check<Tile<MOTE_CODE_IQ3XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -2, 0, 256>, 0>(MOTE_FORMAT_IQ3_XXS, 256,
+                                                                                F16);
     check<Tile<MOTE_CODE_LUT4, 0, MOTE_TABLE_IQ4NL, 32, MOTE_ITEM_S8, 0, 0, 0, 256>, 0>(MOTE_FORMAT_IQ4_XS,
                                                                                         256, F16);
     check<Tile<MOTE_CODE_T5, 1, 0, 256, MOTE_ITEM_F16, 0, 0, 0, 512>, 0>(MOTE_FORMAT_TQ1_0, 512, F16);
@@ -286,7 +288,7 @@ static void test_hidden(void **state)
                     pack((u16)(token * 64 + tile * 16 + g), (u16)(token * 64 + tile * 16 + g + 8));
             }
         for (int lane = 0; lane < 32; lane++) {
-            int odd = hidden_keeps(lane), other = lane ^ 4;
+            int odd = hidden_keeps(lane), other = lane ^ HIDDEN_OTHER;
             uint2 words = hidden_words(pair[lane], pair[other][!hidden_keeps(other)], lane);
             memcpy(&row[lane % 4 * 2 + odd][hidden_place(tile, lane)], &words, sizeof words);
         }

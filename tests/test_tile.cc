@@ -199,7 +199,8 @@ template <int CODE, int ZERO, int TABLE, int SUB, int ITEM, int MIN, int EXP, in
 static void check_shape(enum mote_format format, enum mote_format scale_format)
 {
     using T = Tile<CODE, ZERO, TABLE, SUB, ITEM, MIN, EXP, FACTOR, K>;
-    const struct view view = {T::BYTES, T::UNITS * 128, T::LUT_WORDS, MIN, T::fill, read_record<T>};
+    const struct view view = {T::BYTES, T::UNITS * 128,          T::LUT_WORDS,
+                              MIN,      T::template fill<false>, read_record<T>};
     char arguments[MOTE_TILE_TEXT];
     snprintf(arguments, sizeof arguments, "%d,%d,%d,%d,%d,%d,%d,%d", CODE, ZERO, TABLE, SUB, ITEM, MIN, EXP,
              FACTOR);

@@ -3,7 +3,7 @@
 //
 // A product of 16 columns wants from lane (g, t) columns 2 t, 2 t + 1 and 8 + 2 t, 9 + 2 t of rows g and g + 8. The lane
 // holds columns 8 t .. 8 t + 7 of each 32 instead, and a sum over columns has no order: two products take them, position
-//   p = 16 i + 8 h + 2 t + e   of 32 means column   8 t + 4 i + 2 h + e      (i, h, e: 0 or 1)
+//   p = 16 i + 8 h + 2 t + e   of 32 means column   8 t + 4 i + h + 2 e      (i, h, e: 0 or 1)
 // so activations are written in that order (prefill_step.cu, gate_up's result) and weights are never moved.
 //
 // Owns arithmetic alone; compiles on the host too, given what stands under __CUDACC__ (tests/test_prefill_half.cc,
@@ -18,8 +18,8 @@
 constexpr float WEIGHT_UP = 64, HIDDEN_DOWN = 0.0625f;
 
 // Column (of 32) that stands at position p, and back.
-MOTE_FN int prefill_column(int p) { return (p >> 1 & 3) * 8 + (p >> 4) * 4 + (p >> 3 & 1) * 2 + (p & 1); }
-MOTE_FN int prefill_position(int c) { return (c >> 2 & 1) * 16 + (c >> 1 & 1) * 8 + (c >> 3) * 2 + (c & 1); }
+MOTE_FN int prefill_column(int p) { return (p >> 1 & 3) * 8 + (p >> 4) * 4 + (p >> 3 & 1) + (p & 1) * 2; }
+MOTE_FN int prefill_position(int c) { return (c >> 2 & 1) * 16 + (c & 1) * 8 + (c >> 3) * 2 + (c >> 1 & 1); }
 
 // Where chunk c (16 bytes, of a unit's 256) of a token lies in a stage of N tokens: two panels of [N] x 64 halves; in a
 // panel the eight chunks of a row are turned by the row, so that the same chunk of eight rows meets no bank twice (and
@@ -118,24 +118,50 @@ template <class T, int BF16> struct Operand {
         return BF16 ? pack_bf16x2(row_g, row_g8) : pack_half2(row_g * WEIGHT_UP, row_g8 * WEIGHT_UP);
     }
 
-    // Eight codes of two rows (words as Tile::codes leaves them: rows g and g + 8 of columns 8 t .., then of columns
-    // 8 t + 4 ..), scale and min pairs of their sub-block: the operands a[i] of two products.
-    static MOTE_FN void convert(const u32 code[4], u32 scale, u32 min, u32 a[2][4])
+    // Fields of a word become halves without being bytes before.
+    static constexpr bool IS_FIELDS = T::FIELD > 0 && !(BF16 && SHORT);
+
+    // Of a unit: the words that `convert` reads.
+    static MOTE_FN void codes(const typename T::Raw &raw, const u32 *lut, int lane, u32 code[4][4])
+    {
+        if constexpr (IS_FIELDS) {
+            MOTE_UNROLL
+            for (int i = 0; i < 8; i++) {
+                u32 w = raw.code[T::field_word(i >> 1, i & 1)];
+                code[i >> 1][i & 1] = w, code[i >> 1][2 + (i & 1)] = w >> 8;
+            }
+        } else T::template codes<true>(raw, lut, lane, code);
+    }
+
+    // Eight codes of two rows of sub-block s, scale and min pairs of it: the operands a[i] of two products. Columns of the
+    // pair (i, h): 4 i + h, 4 i + h + 2.
+    static MOTE_FN void convert(const u32 code[4], int s, u32 scale, u32 min, u32 a[2][4])
     {
         MOTE_UNROLL
         for (int r = 0; r < 2; r++) {
-            u32 s = r ? both_halves<1>(scale) : both_halves<0>(scale), m = r ? both_halves<1>(min) : both_halves<0>(min);
+            u32 sc = r ? both_halves<1>(scale) : both_halves<0>(scale), m = r ? both_halves<1>(min) : both_halves<0>(min);
             MOTE_UNROLL
-            for (int i = 0; i < 2; i++) {
-                a[i][r] = two(code[2 * i + r], 0x4140, s, m);
-                a[i][2 + r] = two(code[2 * i + r], 0x4342, s, m);
-            }
+            for (int i = 0; i < 2; i++)
+                MOTE_UNROLL
+                for (int h = 0; h < 2; h++)
+                    a[i][2 * h + r] = IS_FIELDS ? weights(field_pair(code[2 * h + r], T::field_at(s, i)), sc, m)
+                                                : byte_pair(code[2 * i + r], h ? 0x4341 : 0x4240, sc, m);
         }
     }
 
-    // Two bytes of a word of codes (chosen by `pick`) as weights. A byte below a fixed exponent is an integer; what that
-    // exponent adds is taken off exactly.
-    static MOTE_FN u32 two(u32 bytes, u32 pick, u32 scale, u32 min)
+    // Fields at bits `at` of bytes 0 and 2 as integers, the zero taken off. Below a fixed exponent a field is an integer,
+    // 2^at times too large; what that exponent adds is taken off exactly.
+    static MOTE_FN u32 field_pair(u32 w, int at)
+    {
+        u32 v = (w & ((1u << T::FIELD) - 1) * 0x10001u << at) | 0x64006400; // 1024 + 2^at code
+        if (at == 0) return add_half2(v, twice(0x8000u | (u32)(0x6400 + T::ZERO)));
+        // 2^-at, and -(1024 2^-at + zero): both whole in a half (at: 2, 4, 6)
+        u32 zero = 0xE400u - ((u32)at << 10) + ((u32)T::ZERO << at);
+        return fma_half2(v, twice(0x3C00u - ((u32)at << 10)), twice(zero));
+    }
+
+    // Two bytes of a word of codes (chosen by `pick`) as weights; lifted where they may be negative.
+    static MOTE_FN u32 byte_pair(u32 bytes, u32 pick, u32 scale, u32 min)
     {
         if constexpr (BF16 && SHORT) { // 128 + (64 + code): 128 .. 255 count by one
             u32 v = prmt((bytes ^ 0x40404040) & 0x7F7F7F7F, 0x43434343, pick);
@@ -143,21 +169,27 @@ template <class T, int BF16> struct Operand {
             return fma_bf16x2(v, scale, twice(0x8000));
         } else { // 1024 + (128 + code): 1024 .. 2047 count by one
             constexpr int LIFT = T::CODE_MIN < 0 ? 128 : 0;
-            u32 v = prmt(LIFT ? bytes ^ 0x80808080 : bytes, 0x64646464, pick);
-            v = add_half2(v, twice(0x8000u | (u32)(0x6400 + LIFT + T::ZERO)));
-            if constexpr (BF16) {
-                float s = bf16_to_float(scale & 0xFFFF), m = T::HAS_MIN ? bf16_to_float(min & 0xFFFF) : 0;
-                return pack_bf16x2(half_to_float(v & 0xFFFF) * s + m, half_to_float(v >> 16) * s + m);
-            } else if constexpr (T::HAS_MIN) return fma_half2(v, scale, min);
-            else return mul_half2(v, scale);
+            u32 v = add_half2(prmt(bytes, 0x64646464, pick), twice(0x8000u | (u32)(0x6400 + LIFT + T::ZERO)));
+            return weights(v, scale, min);
         }
+    }
+
+    // Integers (as halves) as weights.
+    static MOTE_FN u32 weights(u32 v, u32 scale, u32 min)
+    {
+        if constexpr (BF16) {
+            float s = bf16_to_float(scale & 0xFFFF), m = T::HAS_MIN ? bf16_to_float(min & 0xFFFF) : 0;
+            return pack_bf16x2(half_to_float(v & 0xFFFF) * s + m, half_to_float(v >> 16) * s + m);
+        } else if constexpr (T::HAS_MIN) return fma_half2(v, scale, min);
+        else return mul_half2(v, scale);
     }
 };
 
 // The 16 columns of a tile as down reads them: lane (g, t) has columns g, g + 8 of tokens 2 t, 2 t + 1. It gives one
-// token's pair to the lane of g ^ 1 and gets that lane's pair of the other: columns g & 6, + 1, + 8, + 9 of one token,
+// token's pair to the lane of g ^ 2 and gets that lane's pair of the other: columns g & 5, + 2, + 8, + 10 of one token,
 // which stand next to each other. `pair` [2]: (column g, column g + 8) of the even and of the odd token.
-MOTE_FN int hidden_keeps(int lane) { return lane >> 2 & 1; } // which token stays; the other is given
+constexpr int HIDDEN_OTHER = 8; // lanes to the one of g ^ 2
+MOTE_FN int hidden_keeps(int lane) { return lane / HIDDEN_OTHER & 1; } // which token stays; the other is given
 MOTE_FN uint2 hidden_words(const u32 pair[2], u32 got, int lane)
 {
     int odd = hidden_keeps(lane);
@@ -168,7 +200,7 @@ MOTE_FN uint2 hidden_words(const u32 pair[2], u32 got, int lane)
 }
 MOTE_FN int hidden_place(int tile, int lane) // of the four, in a row of columns
 {
-    return tile / 2 * 32 + prefill_position(tile % 2 * 16 + (lane >> 2 & 6));
+    return tile / 2 * 32 + prefill_position(tile % 2 * 16 + (lane >> 2 & 5));
 }
 
 #endif

@@ -96,7 +96,7 @@ template <class T> struct Rows {
         float scale[2][T::SUBS], least[2][T::SUBS];
         int here = lane; // addresses are not worth registers through the loop
         asm volatile("" : "+r"(here));
-        T::codes(raw, lut, here, code);
+        Operand<T, X_BF16>::codes(raw, lut, here, code);
         T::scales(raw, lane, scale, least);
         MOTE_UNROLL
         for (int b = 0; b < T::SUBS; b++) {
@@ -107,7 +107,7 @@ template <class T> struct Rows {
         for (int s = 0; s < 4; s++) {
             u32 m = T::HAS_MIN ? of_sub_block(min_pair, s, lane) : 0;
             products_wait<UNDER_WAY>();
-            Operand<T, X_BF16>::convert(code[s], of_sub_block(scale_pair, s, lane), m, a[s % (UNDER_WAY + 1)]);
+            Operand<T, X_BF16>::convert(code[s], s, of_sub_block(scale_pair, s, lane), m, a[s % (UNDER_WAY + 1)]);
             products_begin();
             products<N, X_BF16>(acc, a[s % (UNDER_WAY + 1)], stage, s, lane);
             products_end();
@@ -181,8 +181,8 @@ MOTE_FN void multiply_rows(const Ring<N, TILES> &ring, const u8 *const record[TI
         if (u < T0::UNITS) ring.fill(u);
         copy_commit();
     }
-    if constexpr (T0::LUT_WORDS > 0) T0::fill(lut0, threadIdx.x, THREADS);
-    if constexpr (!ONE_KIND && T1::LUT_WORDS > 0) T1::fill(lut1, threadIdx.x, THREADS);
+    if constexpr (T0::LUT_WORDS > 0) T0::template fill<true>(lut0, threadIdx.x, THREADS);
+    if constexpr (!ONE_KIND && T1::LUT_WORDS > 0) T1::template fill<true>(lut1, threadIdx.x, THREADS);
     if constexpr (TILES == 2 || ONE_KIND) multiply_units<T0, T1, TILES, N>(ring, record, lut0, lut1, acc);
     else if (threadIdx.x < THREADS / 2) multiply_units<T0, T0, 1, N>(ring, record, lut0, lut0, acc);
     else multiply_units<T1, T1, 1, N>(ring, record, lut1, lut1, acc);

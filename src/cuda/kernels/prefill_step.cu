@@ -17,7 +17,7 @@ struct Convert {
 };
 enum { CONVERT_ROWS = 4, ROW_THREADS = 256, CONVERT_THREADS = CONVERT_ROWS * ROW_THREADS };
 
-// Rows first .. of a block. A thread turns out 16 bytes: of 32 columns pairs 2 q, 8 + 2 q, 16 + 2 q, 24 + 2 q.
+// Rows first .. of a block. A thread turns out 16 bytes: every other of four columns of each eight.
 MOTE_FN void convert_rows(const Convert &job, int first)
 {
     __shared__ float most[CONVERT_THREADS / 32];
@@ -43,13 +43,14 @@ MOTE_FN void convert_rows(const Convert &job, int first)
     if (!there) return;
     if (thread == 0) job.scale[row] = down;
     for (int i = thread; i < padded / 8; i += ROW_THREADS) {
-        int base = i / 4 * 32, q = i % 4;
+        int base = i / 4 * 32 + i % 4 / 2 * 4;
         u32 w[4] = {0, 0, 0, 0};
         if (base < job.n_col)
             MOTE_UNROLL
             for (int t = 0; t < 4; t++) {
-                float2 v = *(const float2 *)(x + base + 8 * t + 2 * q);
-                w[t] = job.is_bf16 ? pack_bf16x2(v.x, v.y) : pack_half2(v.x * up, v.y * up);
+                float4 v = *(const float4 *)(x + base + 8 * t);
+                float low = i & 1 ? v.y : v.x, high = i & 1 ? v.w : v.z;
+                w[t] = job.is_bf16 ? pack_bf16x2(low, high) : pack_half2(low * up, high * up);
             }
         *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
     }

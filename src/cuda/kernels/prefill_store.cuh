@@ -34,7 +34,7 @@ template <int IS_BF16> MOTE_FN void store_halves(const float v[4], int tile, u16
     u32 pair[2];
     pair[0] = IS_BF16 ? pack_bf16x2(v[0], v[2]) : pack_half2(v[0], v[2]);
     pair[1] = IS_BF16 ? pack_bf16x2(v[1], v[3]) : pack_half2(v[1], v[3]);
-    uint2 words = hidden_words(pair, __shfl_xor_sync(~0u, odd ? pair[0] : pair[1], 4), lane);
+    uint2 words = hidden_words(pair, __shfl_xor_sync(~0u, odd ? pair[0] : pair[1], HIDDEN_OTHER), lane);
     u16 *to = odd ? row_of_odd : row_of_even;
     if (to) *(uint2 *)(to + hidden_place(tile, lane)) = words;
 }

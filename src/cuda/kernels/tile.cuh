@@ -16,10 +16,11 @@
 //   CODE_MIN, CODE_MAX    what codes() may give
 //   LUT_WORDS             u32 words of shared memory that codes() reads (0: none)
 //   Raw                   a lane's registers for one unit
-//   fill(lut, thread, n_thread)             block-wide, before a __syncthreads; lut lies on 16 bytes
+//   fill<LIFTED>(lut, thread, n_thread)     block-wide, before a __syncthreads; lut lies on 16 bytes
 //   load(raw, record, unit, lane)           only loads
-//   codes(raw, lut, lane, a[4][4])          a[s][0]: row g, columns 32 s + 8 t .. + 3 as four s8; a[s][1]: row g + 8;
+//   codes<LIFTED>(raw, lut, lane, a[4][4])  a[s][0]: row g, columns 32 s + 8 t .. + 3 as four s8; a[s][1]: row g + 8;
 //                                           a[s][2]: row g, columns + 4 .. + 7; a[s][3]: row g + 8 likewise
+//                                           LIFTED: 128 more where CODE_MIN < 0, so that none is negative (fill too)
 //   scales(raw, lane, scale[2][SUBS], min[2][SUBS])
 //       of sub-block t (lane % 4) of the unit, rows g and g + 8; with SUBS 2 its first and second 16 columns.
 //       Exponent and factor included; min is to be ADDED times the sum of x (SUPER: it is -dmin * item2).
@@ -159,6 +160,12 @@ struct Tile {
                                                                                    : -CODE_MIN;
 
     static_assert(!MIN || EXP == 0, "the exponent is of scales");
+    // Whole codes are fields of words, FIELD bits each: of a lane's eight columns of sub-block s, row g (row 0) or g + 8 (1),
+    // columns j, j + 2 (j & 2 == 0) are at bits field_at(s, j >> 2) of bytes j & 1, (j & 1) + 2 of code[field_word(s, row)].
+    static constexpr int FIELD = CODE == MOTE_CODE_C4 && TABLE == MOTE_TABLE_NONE ? 4 : CODE == MOTE_CODE_C2 ? 2 : 0;
+    static constexpr int field_word(int s, int row) { return FIELD == 4 ? 4 * row + s : 2 * row + (s >> 1); }
+    static constexpr int field_at(int s, int half) { return FIELD * half + (FIELD == 2 ? 4 * (s & 1) : 0); }
+
     static constexpr int UNITS = (K + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     static constexpr int SUBS = SUB == 16 ? 2 : 1;
     static constexpr int SPAN = SUB > 0 && SUB % 128 == 0 ? 4 : SUB > 0 && SUB % 64 == 0 ? 2 : 1;
@@ -190,18 +197,18 @@ struct Tile {
 
     // The book; a thread writes an entry's copies in another order than its neighbours: no two to the same bank. Behind
     // it a constant that codes() wants in a register: one that the compiler knows it moves there before every use.
-    static MOTE_FN void fill(u32 *lut, int thread, int n_thread)
+    template <bool LIFTED = false> static MOTE_FN void fill(u32 *lut, int thread, int n_thread)
     {
         if constexpr (LUT_WORDS > 0) {
             constexpr int QUADS = LUT_COPIES / 4; // of an entry; eight threads that store at once take different banks
             uint4 *quad = (uint4 *)lut;
             for (int i = thread; i < 256 * QUADS; i += n_thread) {
                 int entry = i & 255;
-                u32 v = TWO ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry];
+                u32 v = TWO ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry] ^ lift(LIFTED);
                 uint4 four = {v, v, v, v};
                 quad[entry * QUADS + (((i >> 8) + (entry >> 1)) & (QUADS - 1))] = four;
             }
-            if (thread == 0) lut[BOOK] = TWO ? 0x002B1908u : 0x32103210u;
+            if (thread == 0) lut[BOOK] = TWO ? 0x002B1908u ^ lift(LIFTED) : 0x32103210u;
         }
     }
 
@@ -276,15 +283,20 @@ struct Tile {
 
     // ---- codes ----
 
-    static MOTE_FN void codes(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
+    static constexpr u32 lift(bool lifted) { return lifted ? 0x80808080u : 0; }
+
+    template <bool LIFTED = false> static MOTE_FN void codes(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
     {
         (void)lut, (void)lane;
         if constexpr (CODE == MOTE_CODE_T5) ternary(r, a);
-        else if constexpr (CODE == MOTE_CODE_LUT4) looked_up(r, a);
-        else if constexpr (LUT_WORDS > 0) books(r, lut, lane, a);
+        else if constexpr (CODE == MOTE_CODE_LUT4) looked_up<LIFTED>(r, a);
+        else if constexpr (LUT_WORDS > 0) books<LIFTED>(r, lut, lane, a);
         else {
             MOTE_UNROLL
-            for (int i = 0; i < 16; i++) a[i >> 2][i & 3] = integer(r.code, i >> 2, i >> 1 & 1, i & 1);
+            for (int i = 0; i < 16; i++) {
+                a[i >> 2][i & 3] = integer(r.code, i >> 2, i >> 1 & 1, i & 1);
+                if constexpr (LIFTED && CODE_MIN < 0) a[i >> 2][i & 3] ^= lift(true);
+            }
         }
     }
 
@@ -308,18 +320,19 @@ struct Tile {
     static constexpr u32 T0 = tile_table(TABLE, 0), T1 = tile_table(TABLE, 4);
     static constexpr u32 T2 = tile_table(TABLE, 8), T3 = tile_table(TABLE, 12);
 
-    static MOTE_FN void looked_up(const Raw &r, u32 a[4][4])
+    template <bool LIFTED> static MOTE_FN void looked_up(const Raw &r, u32 a[4][4])
     {
         MOTE_UNROLL
         for (int i = 0; i < 8; i++) {
             int s = i & 3, row = i >> 2;
             u32 w = r.code[4 * row + s];
-            a[s][row] = prmt(T0, T1, w);
-            a[s][2 + row] = prmt(T0, T1, w >> 16);
             if constexpr (TABLE == MOTE_TABLE_IQ4NL || TABLE == MOTE_TABLE_E2M1) {
                 u32 other = w ^ 0x88888888u;
-                a[s][row] ^= prmt(T2, T3, other);
-                a[s][2 + row] ^= prmt(T2, T3, other >> 16);
+                a[s][row] = prmt(T0, T1, w) ^ prmt(T2, T3, other) ^ lift(LIFTED);
+                a[s][2 + row] = prmt(T0, T1, w >> 16) ^ prmt(T2, T3, other >> 16) ^ lift(LIFTED);
+            } else {
+                a[s][row] = prmt(T0 ^ lift(LIFTED), T1 ^ lift(LIFTED), w);
+                a[s][2 + row] = prmt(T0 ^ lift(LIFTED), T1 ^ lift(LIFTED), w >> 16);
             }
         }
     }
@@ -370,7 +383,7 @@ struct Tile {
         out[1] = merge(w1, x, 0x0FFFFFFFu);
     }
 
-    static MOTE_FN void books(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
+    template <bool LIFTED> static MOTE_FN void books(const Raw &r, const u32 *lut, int lane, u32 a[4][4])
     {
         shared_words own = words_at(lut + lane % LUT_COPIES); // entries of a lane's own copy
         u32 constant = lut[BOOK], both[2];
@@ -387,9 +400,9 @@ struct Tile {
                            0x44444444u;
                 if constexpr (TWO) { // 8, 25, 43 in the constant, and their negatives
                     u32 select = word_of_byte<4 * LUT_COPIES>(own, r.code[2 * row], s) ^ bits;
-                    a[s][row] = prmt(constant, 0x00D5E7F8u, select);
-                    a[s][2 + row] = prmt(constant, 0x00D5E7F8u, select >> 16);
-                } else { // byte i of the magnitudes or of their negatives: none is 0, so no byte borrows
+                    a[s][row] = prmt(constant, 0x00D5E7F8u ^ lift(LIFTED), select);
+                    a[s][2 + row] = prmt(constant, 0x00D5E7F8u ^ lift(LIFTED), select >> 16);
+                } else { // byte i of the magnitudes or of their negatives (lifted or not): none is 0, so no byte borrows
                     u32 select = bits | constant, w = r.code[2 * row + (s >> 1)];
                     u32 low = word_of_byte<4 * LUT_COPIES>(own, w, 2 * (s & 1));
                     u32 high = word_of_byte<4 * LUT_COPIES>(own, w, 2 * (s & 1) + 1);
