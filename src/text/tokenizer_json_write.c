@@ -86,12 +86,13 @@ static mote_status put_names(const struct mote_tokenizer *t, struct mote_piece c
         if (names[i].id >= 0)
             failed |= json_object_set_new(config, names[i].key, text(t->spelling[names[i].id]));
     if (chat_template.length) failed |= json_object_set_new(config, "chat_template", text(chat_template));
-    /* The order is what makes the second one the end of a turn. */
+    /* The order is what makes the second one the end of a turn; alone it becomes the end of text. More than two are there
+     * only when both are (the others are found by name again). */
     json_t *ends = json_array();
     const int32_t first[] = {t->eos, t->eot};
     for (int i = 0; i < 2; i++)
         if (first[i] >= 0) failed |= json_array_append_new(ends, json_integer(first[i]));
-    for (size_t id = 0; id < t->n_token; id++)
+    for (size_t id = 0; t->eos >= 0 && t->eot >= 0 && id < t->n_token; id++)
         if (t->ends[id] && (int32_t)id != t->eos && (int32_t)id != t->eot)
             failed |= json_array_append_new(ends, json_integer((json_int_t)id));
     return check(failed | json_object_set_new(generation, "eos_token_id", ends));
