@@ -243,13 +243,14 @@ MOTE_API mote_status mote_measure_parity(mote_model *a, mote_model *b, const cha
                                          struct mote_parity_result *out);
 MOTE_API void mote_parity_result_free(struct mote_parity_result *parity);
 
-/* A valid GGUF of a model's true shapes with encoded Gaussian weights and the given model's tokenizer. */
+/* A valid model of true shapes with encoded Gaussian weights and the given model's tokenizer: a GGUF, or, of type affine2
+ * to affine8, an MLX folder (groups of 64, f16 scales; `out` must be new or an empty folder). */
 struct mote_synth_options {
     size_t struct_size;
-    const char *shape; /* "qwen3-30b-a3b", ...: mote_synth_shape lists them */
-    const char *type;  /* of experts, and of everything below unless named */
-    const char *attn_type, *embed_type;
-    int64_t n_layer;       /* 0: all of the shape's */
+    const char *shape;                  /* "qwen3-30b-a3b", ...: mote_synth_shape lists them */
+    const char *type;                   /* of experts, and of everything below unless named */
+    const char *attn_type, *embed_type; /* in an MLX folder affine ones, f16, bf16 or f32 */
+    int64_t n_layer;                    /* 0: all of the shape's */
     const char *tokenizer; /* GGUF file or folder to take the tokenizer from; NULL: the built-in one */
     uint64_t seed;
     int n_thread;

@@ -77,7 +77,7 @@ static mote_status draw_matrices(struct kernel_bench *bench, enum mote_format fo
     struct mote_row_pool pool;
     struct mote_rng rng;
     mote_rng_seed(&rng, 7);
-    TRY(mote_row_pool_create(format, N_COL, MOTE_BENCH_POOL, 1, bench->threads, &pool));
+    TRY(mote_row_pool_create(format, MOTE_FORMAT_BF16, N_COL, MOTE_BENCH_POOL, 1, bench->threads, &pool));
     size_t bytes = bench->matrix_bytes = mote_row_pool_bytes(&pool, N_ROW);
     bench->n_matrix = (int64_t)(MOTE_BENCH_COLD / bytes) + 1;
     mote_mem_free(bench->matrix);

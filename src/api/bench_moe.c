@@ -373,11 +373,11 @@ static mote_status make_weights(struct moe_bench *bench)
 {
     struct mote_pool *threads;
     TRY(mote_pool_create(bench->job->n_thread, &threads));
-    mote_status status =
-        mote_row_pool_create(bench->format, bench->shape.d_model, MOTE_BENCH_POOL, 1, threads, &bench->wide);
+    mote_status status = mote_row_pool_create(bench->format, MOTE_FORMAT_BF16, bench->shape.d_model,
+                                              MOTE_BENCH_POOL, 1, threads, &bench->wide);
     if (status == MOTE_OK)
-        status = mote_row_pool_create(bench->down_format, bench->shape.n_ff, MOTE_BENCH_POOL, 2, threads,
-                                      &bench->narrow);
+        status = mote_row_pool_create(bench->down_format, MOTE_FORMAT_BF16, bench->shape.n_ff,
+                                      MOTE_BENCH_POOL, 2, threads, &bench->narrow);
     mote_pool_destroy(threads);
     TRY(status);
     TRY(plan_layers(bench));

@@ -100,20 +100,21 @@ static mote_status fill(struct mote_row_pool *pool, uint64_t seed, struct mote_p
     return MOTE_OK;
 }
 
-mote_status mote_row_pool_create(enum mote_format format, int64_t n_col, int64_t n_weight, uint64_t seed,
-                                 struct mote_pool *threads, struct mote_row_pool *out)
+mote_status mote_row_pool_create(enum mote_format format, enum mote_format scale_format, int64_t n_col,
+                                 int64_t n_weight, uint64_t seed, struct mote_pool *threads,
+                                 struct mote_row_pool *out)
 {
     const struct mote_format_traits *traits = mote_format_traits(format);
     int is_planar = traits->family == MOTE_FAMILY_PLANAR;
     int is_affine = is_planar && format <= MOTE_FORMAT_AFFINE8;
-    int32_t group = is_affine ? 64 : format == MOTE_FORMAT_MLX_NVFP4 ? 16 : is_planar ? 32 : 0;
+    int32_t group = is_affine ? MOTE_ROW_GROUP : format == MOTE_FORMAT_MLX_NVFP4 ? 16 : is_planar ? 32 : 0;
     int64_t block = group > traits->block_elems ? group : traits->block_elems;
     *out = (struct mote_row_pool){0};
     FAIL_IF(traits->family == MOTE_FAMILY_OTHER, MOTE_ARGUMENT, "%s is no format of weights", traits->name);
     FAIL_IF(n_col < 1 || n_col % block, MOTE_ARGUMENT, "rows of %lld weights, %s takes multiples of %lld",
             (long long)n_col, traits->name, (long long)block);
     struct mote_row_pool pool = {.format = format,
-                                 .scale_format = MOTE_FORMAT_BF16,
+                                 .scale_format = scale_format,
                                  .n_col = n_col,
                                  .n_row = (n_weight + n_col - 1) / n_col,
                                  .group = group,
@@ -139,11 +140,23 @@ void mote_row_pool_free(struct mote_row_pool *pool)
 
 /* ---- drawing ---- */
 
-void mote_row_pool_draw(const struct mote_row_pool *pool, struct mote_rng *rng, int64_t n_row, uint8_t *codes)
+size_t mote_row_plane_bytes(const struct mote_row_pool *pool, enum mote_row_plane plane)
 {
+    return plane == MOTE_ROW_CODES    ? pool->row_bytes
+           : plane == MOTE_ROW_SCALES ? pool->scale_bytes
+                                      : pool->bias_bytes;
+}
+
+void mote_row_pool_draw(const struct mote_row_pool *pool, enum mote_row_plane plane, struct mote_rng *rng,
+                        int64_t n_row, uint8_t *out)
+{
+    const uint8_t *rows = plane == MOTE_ROW_CODES    ? pool->codes
+                          : plane == MOTE_ROW_SCALES ? pool->scale
+                                                     : pool->bias;
+    size_t bytes = mote_row_plane_bytes(pool, plane);
     for (int64_t r = 0; r < n_row; r++) {
         size_t pick = (size_t)mote_rng_below(rng, (uint64_t)pool->n_row);
-        memcpy(codes + (size_t)r * pool->row_bytes, pool->codes + pick * pool->row_bytes, pool->row_bytes);
+        memcpy(out + (size_t)r * bytes, rows + pick * bytes, bytes);
     }
 }
 
@@ -156,18 +169,13 @@ struct mote_matrix mote_row_pool_matrix(const struct mote_row_pool *pool, struct
                                         uint8_t *memory)
 {
     struct mote_matrix w = mote_matrix_view(pool->format, memory, n_row, pool->n_col);
-    if (!pool->group) {
-        mote_row_pool_draw(pool, rng, n_row, memory);
-        return w;
-    }
     uint8_t *scale = memory + (size_t)n_row * pool->row_bytes;
     uint8_t *bias = scale + (size_t)n_row * pool->scale_bytes;
-    for (int64_t i = 0; i < n_row; i++) {
-        size_t pick = (size_t)mote_rng_below(rng, (uint64_t)pool->n_row), r = (size_t)i;
-        memcpy(memory + r * pool->row_bytes, pool->codes + pick * pool->row_bytes, pool->row_bytes);
-        memcpy(scale + r * pool->scale_bytes, pool->scale + pick * pool->scale_bytes, pool->scale_bytes);
-        memcpy(bias + r * pool->bias_bytes, pool->bias + pick * pool->bias_bytes, pool->bias_bytes);
-    }
+    struct mote_rng again = *rng, once_more = *rng;
+    mote_row_pool_draw(pool, MOTE_ROW_CODES, rng, n_row, memory);
+    if (!pool->group) return w;
+    mote_row_pool_draw(pool, MOTE_ROW_SCALES, &again, n_row, scale);
+    mote_row_pool_draw(pool, MOTE_ROW_BIASES, &once_more, n_row, bias);
     w.scale_format = pool->scale_format;
     w.group = pool->group;
     w.scale = scale;

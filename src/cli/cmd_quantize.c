@@ -1,4 +1,4 @@
-/* cmd_quantize.c: mote quantize and mote synth: the commands that write a GGUF. */
+/* cmd_quantize.c: mote quantize and mote synth: the commands that write a model. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,7 +8,13 @@
 static void show_written(const char *path, double start)
 {
     struct stat info;
-    if (stat(path, &info) == 0)
+    char weights[4096];
+    int known = stat(path, &info) == 0;
+    if (known && S_ISDIR(info.st_mode)) {
+        snprintf(weights, sizeof weights, "%s/model.safetensors", path);
+        known = stat(weights, &info) == 0;
+    }
+    if (known)
         fprintf(stderr, "%s: %s in %.1f s\n", path, show_bytes((double)info.st_size), now_seconds() - start);
 }
 
@@ -47,7 +53,8 @@ static int synth(const struct command *self, int argc, char **argv)
     int list = 0;
     const struct option_row table[] = {
         {0, "shape", OPTION_TEXT, &options.shape, "whose shape, e.g. qwen3-30b-a3b (--list)"},
-        {0, "type", OPTION_TEXT, &options.type, "type of the experts, and of the rest"},
+        {0, "type", OPTION_TEXT, &options.type,
+         "type of the experts, and of the rest; affine4: an MLX folder"},
         {0, "attn-type", OPTION_TEXT, &options.attn_type, "attention (--type)"},
         {0, "embed-type", OPTION_TEXT, &options.embed_type, "embedding and output (--type)"},
         {0, "layers", OPTION_INT, &options.n_layer, "only so many layers (all)"},
@@ -80,5 +87,5 @@ const struct command command_quantize = {"quantize",
                                          "a GGUF, Hugging Face or MLX model to a GGUF of other types",
                                          "IN OUT --type TYPE [options]", quantize};
 const struct command command_synth = {"synth",
-                                      "a GGUF of a model's true shapes with random weights, for timing",
+                                      "a GGUF or MLX folder of true shapes, random weights, for timing",
                                       "OUT --shape SHAPE --type TYPE [--layers N]", synth};

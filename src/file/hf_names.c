@@ -63,6 +63,15 @@ static const struct mote_hf_key qwen2_shared_keys[] = {
     {NULL},
 };
 
+/* What hf_config.c derives from several entries, as the one entry that is enough. */
+static const struct mote_hf_key derived_keys[] = {
+    {"num_key_value_heads", "attention.head_count_kv", MOTE_HF_U32, 0, 0},
+    {"head_dim", "attention.key_length", MOTE_HF_U32, 0, 0},
+    {"head_dim", "attention.value_length", MOTE_HF_U32, 0, 0},
+    {"rope_theta", "rope.freq_base", MOTE_HF_F32, 0, 0},
+    {NULL},
+};
+
 static const struct mote_hf_fixed qwen_fixed[] = {
     {"hidden_act", "\"silu\""},
     {"use_sliding_window", "false"},
@@ -81,6 +90,13 @@ const struct mote_hf_family *mote_hf_family_find(const char *model_type)
 {
     for (size_t i = 0; i < N_FAMILY; i++)
         if (strcmp(families[i].model_type, model_type) == 0) return &families[i];
+    return NULL;
+}
+
+const struct mote_hf_family *mote_hf_family_of(const char *arch)
+{
+    for (size_t i = 0; i < N_FAMILY; i++)
+        if (strcmp(families[i].arch, arch) == 0) return &families[i];
     return NULL;
 }
 
@@ -129,4 +145,33 @@ void mote_hf_name_make(const char *to, int64_t layer, const char *suffix, char *
     const char *hash = strchr(to, '#');
     if (hash) snprintf(out, size, "%.*s%lld%s%s", (int)(hash - to), to, (long long)layer, hash + 1, suffix);
     else snprintf(out, size, "%s%s", to, suffix);
+}
+
+const struct mote_hf_name *mote_hf_module_make(const struct mote_hf_family *family, const char *name,
+                                               size_t length, char *out, size_t size)
+{
+    int64_t number[2] = {0};
+    for (size_t i = 0; i < sizeof family->names / sizeof *family->names && family->names[i]; i++)
+        for (const struct mote_hf_name *rule = family->names[i]; rule->from; rule++) {
+            if (rule->role == MOTE_HF_EXPERT || rule->role == MOTE_HF_GATE_UP) continue;
+            if (!match(rule->to, name, length, number)) continue;
+            mote_hf_name_make(rule->from, number[0], "", out, size);
+            return rule;
+        }
+    return NULL;
+}
+
+static const struct mote_hf_key *find_key(const struct mote_hf_key *row, const char *to)
+{
+    for (; row && row->from; row++)
+        if (strcmp(row->to, to) == 0) return row;
+    return NULL;
+}
+
+const struct mote_hf_key *mote_hf_key_of(const struct mote_hf_family *family, const char *to)
+{
+    const struct mote_hf_key *found = find_key(derived_keys, to);
+    for (size_t i = 0; !found && i < sizeof family->keys / sizeof *family->keys; i++)
+        found = find_key(family->keys[i], to);
+    return found;
 }

@@ -49,6 +49,7 @@ struct mote_hf_family {
 
 /* NULL when the family is not known. */
 const struct mote_hf_family *mote_hf_family_find(const char *model_type);
+const struct mote_hf_family *mote_hf_family_of(const char *arch); /* the first of that architecture */
 /* "a, b, c" of all model types, for messages. */
 void mote_hf_family_list(char *out, size_t size);
 
@@ -59,7 +60,14 @@ struct mote_hf_place {
 /* The row for a module path of `length` bytes; 0 when there is none. */
 int mote_hf_place_find(const struct mote_hf_family *family, const char *module, size_t length,
                        struct mote_hf_place *out);
-/* Put the layer into a GGUF name. */
+/* Put the layer into a name of one number. */
 void mote_hf_name_make(const char *to, int64_t layer, const char *suffix, char *out, size_t size);
+
+/* The other way, for a writer. The module of a GGUF name of `length` bytes without its suffix, experts stacked as MLX
+ * has them: its row, or NULL. */
+const struct mote_hf_name *mote_hf_module_make(const struct mote_hf_family *family, const char *name,
+                                               size_t length, char *out, size_t size);
+/* The row of a GGUF key behind "ARCH.", derived ones in their plain form: NULL when config.json has no entry for it. */
+const struct mote_hf_key *mote_hf_key_of(const struct mote_hf_family *family, const char *to);
 
 #endif

@@ -35,6 +35,13 @@ static const struct dtype {
     {"F8_E8M0", 1, -1},
 };
 
+const char *mote_safetensors_dtype(enum mote_format format)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (dtypes[i].format == (int)format) return dtypes[i].name;
+    return NULL;
+}
+
 void mote_safetensors_init(struct mote_safetensors *set, struct mote_budget *budget, struct mote_arena *arena)
 {
     *set = (struct mote_safetensors){.budget = budget, .arena = arena, .index.budget = budget};

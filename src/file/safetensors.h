@@ -35,6 +35,8 @@ void mote_safetensors_free(struct mote_safetensors *set);
 /* Add the tensors of one file in memory. `file` is the shard's name, without its folder, and must live as long as the set. */
 mote_status mote_safetensors_parse(struct mote_safetensors *set, const char *file, const uint8_t *data,
                                    size_t size);
+/* How the file spells a format; NULL when it has no word for it. */
+const char *mote_safetensors_dtype(enum mote_format format);
 struct mote_safetensor *mote_safetensors_find(const struct mote_safetensors *set, const char *name);
 
 #endif

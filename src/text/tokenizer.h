@@ -54,6 +54,13 @@ void mote_tokenizer_destroy(struct mote_tokenizer *tokenizer);
 
 /* The same tokenizer as GGUF metadata would say it (for `mote quantize`); pointers live as long as the tokenizer. */
 mote_status mote_tokenizer_vocab(const struct mote_tokenizer *tokenizer, struct mote_vocab *out);
+/* The same tokenizer as Hugging Face's files: byte-level ones. Texts are JSON. */
+struct mote_tokenizer_json {
+    char *tokenizer, *config, *generation; /* tokenizer.json, tokenizer_config.json, generation_config.json */
+};
+mote_status mote_tokenizer_to_json(const struct mote_tokenizer *tokenizer, struct mote_piece chat_template,
+                                   struct mote_tokenizer_json *out);
+void mote_tokenizer_json_free(struct mote_tokenizer_json *json); /* zeroed is fine */
 
 size_t mote_tokenizer_size(const struct mote_tokenizer *tokenizer);
 int32_t mote_token_bos(const struct mote_tokenizer *tokenizer);          /* -1: none */
