@@ -143,7 +143,7 @@ test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 B=build-san tests
 	@tests/run_all.sh build build-san
 
-# On a machine with a CUDA device; MOTE_CUDA_MODELS and MOTE_CUDA_GOLDEN (tests/test_cuda_model.c) name more models.
+# On a machine with a CUDA device; MOTE_CUDA_MODELS and MOTE_CUDA_GOLDEN (tests/test_cuda_model.c, test_cuda_formats.c) name more models.
 test-cuda:
 	@$(MAKE) --no-print-directory -j$$(nproc) all $(CUDA_BIN)
 	@tests/run_cuda.sh $(B)

@@ -4,7 +4,7 @@
 cd "$(dirname "$0")/.." || exit 1
 build=$1 failed=
 export MOTE_CUDA_REQUIRED=1
-for name in linear moe route attend model; do
+for name in linear moe route attend model formats; do
     start=$(date +%s)
     "$build/tests/test_cuda_$name" || failed="$failed test_cuda_$name"
     echo "test_cuda_$name: $(($(date +%s) - start)) s"
