@@ -182,7 +182,7 @@ ROPE_STORE(rope_store_q8_0, KV_Q8_0)
 
 constexpr int WARPS = 8, KEYS = 16; // keys of a product
 constexpr int MIN_SHARE = 256;      // keys of a block; SHARE_KEYS of cuda_attend.c
-constexpr int HEAD_PARTS = 4;       // blocks that share the heads of a short context; HEAD_PARTS
+constexpr int HEAD_PARTS = 4;       // blocks that share the heads of a context of one share; HEAD_PARTS of cuda_attend.c
 constexpr int HEAD_TILES = GROUP > 8 && HEAD_DIM <= 128 ? 2 : 1; // products of eight query heads a block
 constexpr int HEADS = 8 * HEAD_TILES;                            // query heads of a block
 constexpr int BLOCKS_PER_KV = (GROUP + HEADS - 1) / HEADS;
