@@ -259,11 +259,10 @@ enum { LIST = 512 };
 
 static void list_types(const struct mote_synth_sink *sink, char out[LIST])
 {
-    int at = snprintf(out, LIST, "%s takes", sink->name);
-    for (int i = 0; i < MOTE_FORMAT_COUNT; i++)
+    size_t at = (size_t)snprintf(out, LIST, "%s takes", sink->name);
+    for (int i = 0; i < MOTE_FORMAT_COUNT && at < LIST; i++)
         if (sink->takes((enum mote_format)i) && mote_can_encode((enum mote_format)i))
-            at +=
-                snprintf(out + at, (size_t)(LIST - at), " %s", mote_format_traits((enum mote_format)i)->name);
+            at += (size_t)snprintf(out + at, LIST - at, " %s", mote_format_traits((enum mote_format)i)->name);
 }
 
 static mote_status find_type(const struct mote_synth *synth, const char *option, const char *text,
@@ -272,11 +271,11 @@ static mote_status find_type(const struct mote_synth *synth, const char *option,
     const char *type = synth->options->type;
     char gguf[LIST], mlx[LIST];
     int format = text ? mote_format_from_name(text) : (int)fallback;
+    *out = (enum mote_format)format;
+    if (format >= 0 && synth->sink->takes(*out) && mote_can_encode(*out)) return MOTE_OK;
     list_types(&mote_synth_gguf, gguf);
     list_types(&mote_synth_mlx, mlx);
     FAIL_IF(format < 0, MOTE_ARGUMENT, "synth: --%s '%s' does not exist; %s; %s", option, text, gguf, mlx);
-    *out = (enum mote_format)format;
-    if (synth->sink->takes(*out) && mote_can_encode(*out)) return MOTE_OK;
     FAIL_IF(text == type, MOTE_ARGUMENT, "synth: --%s '%s' cannot be written; %s; %s", option, text, gguf,
             mlx);
     return mote_fail(MOTE_ARGUMENT, "synth: --%s '%s' does not go with --type %s: %s", option, text, type,
