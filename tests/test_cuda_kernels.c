@@ -391,6 +391,20 @@ static void test_usage(void **state)
     assert_int_equal(other, 0);
 }
 
+/* ---- backends of no device ---- */
+
+/* What they are created for: a small model's. */
+static const struct mote_backend_limits small = {.max_row = 4,
+                                                 .max_col = 256,
+                                                 .d_model = 256,
+                                                 .n_ff = 96,
+                                                 .n_expert = 8,
+                                                 .n_used = 2,
+                                                 .n_head = 4,
+                                                 .n_head_kv = 4,
+                                                 .head_dim = 64,
+                                                 .n_rot = 64};
+
 /* ---- experts without a gate ---- */
 
 /* Bytes of what is there alone; programs that have up's kind where a gate's would be, and compile. */
@@ -416,17 +430,8 @@ static void test_ungated(void **state)
     assert_int_equal(mote_tile_kind_of(&up, &kind), MOTE_OK);
     assert_int_equal(more - bytes, mote_tile_matrix_bytes(&kind, 96, 256));
 
-    struct mote_backend_limits limits = {.max_row = 4,
-                                         .d_model = 256,
-                                         .n_ff = 96,
-                                         .n_expert = 1,
-                                         .n_used = 1,
-                                         .n_head = 4,
-                                         .n_head_kv = 4,
-                                         .head_dim = 64,
-                                         .n_rot = 64};
     struct mote_backend *ahead;
-    assert_int_equal(mote_cuda_ahead_create("sm_90a", &limits, NULL, &ahead), MOTE_OK);
+    assert_int_equal(mote_cuda_ahead_create("sm_90a", &small, NULL, &ahead), MOTE_OK);
     set.gate = &up;
     assert_int_equal(ahead->ops->place_experts(ahead, &set), MOTE_ARGUMENT);
     assert_says("exps: activation relu2, experts with a gate");
@@ -465,16 +470,6 @@ static void test_ungated(void **state)
 static void test_routers(void **state)
 {
     (void)state;
-    struct mote_backend_limits limits = {.max_row = 4,
-                                         .max_col = 256,
-                                         .d_model = 256,
-                                         .n_ff = 96,
-                                         .n_expert = 8,
-                                         .n_used = 2,
-                                         .n_head = 4,
-                                         .n_head_kv = 4,
-                                         .head_dim = 64,
-                                         .n_rot = 64};
     const struct mote_routing two = {.n_expert = 8, .n_used = 2, .n_group = 1, .n_group_used = 1, .scale = 1};
     struct mote_routing scaled = two, three = two;
     scaled.scale = 2.5f, three.n_used = 3;
@@ -482,7 +477,7 @@ static void test_routers(void **state)
                        half = {.name = "half", .w = mote_matrix_view(MOTE_FORMAT_F16, NULL, 8, 256)},
                        tiled = {.name = "tiled", .w = mote_matrix_view(MOTE_FORMAT_Q8_0, NULL, 8, 256)};
     struct mote_backend *ahead;
-    assert_int_equal(mote_cuda_ahead_create("sm_90a", &limits, NULL, &ahead), MOTE_OK);
+    assert_int_equal(mote_cuda_ahead_create("sm_90a", &small, NULL, &ahead), MOTE_OK);
     struct mote_weight *weight[] = {&plain, &half, &tiled};
     for (int i = 0; i < 3; i++) assert_int_equal(ahead->ops->place(ahead, weight[i]), MOTE_OK);
     const struct {
@@ -508,17 +503,10 @@ static void test_scratch(void **state)
 {
     (void)state;
     struct mote_backend_options options = {0};
-    struct mote_backend_limits limits = {.max_row = 512,
-                                         .max_col = 256,
-                                         .d_model = 256,
-                                         .n_ff = 8192,
-                                         .n_ff_shared = 8192,
-                                         .n_expert = 128,
-                                         .n_used = 8,
-                                         .n_head = 4,
-                                         .n_head_kv = 4,
-                                         .head_dim = 64,
-                                         .n_rot = 64};
+    struct mote_backend_limits limits = small;
+    limits.max_row = 512;
+    limits.n_ff = limits.n_ff_shared = 8192;
+    limits.n_expert = 128, limits.n_used = 8;
     size_t less, more;
     assert_int_equal(mote_backend_cuda.scratch(&options, &limits, &less), MOTE_OK);
     limits.max_row *= 2;
