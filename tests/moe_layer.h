@@ -19,8 +19,8 @@ struct recipe {
     enum mote_format format[3]; /* gate, up, down */
     int group[3];               /* AFFINE */
     enum mote_format scale_format;
-    struct mote_activation activation,
-        shared_activation; /* zeros: SwiGLU; without a gate format[0] is not used */
+    /* Zeros: SwiGLU; without a gate format[0] is not used. */
+    struct mote_activation activation, shared_activation;
 };
 #define ALL(f) PARTS(f, f, f, 64, F16)
 #define PARTS(g, u, d, group, scale) GROUPS(g, group, u, group, d, group, scale)

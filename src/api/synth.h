@@ -45,9 +45,8 @@ enum mote_format mote_synth_format(const struct mote_synth_tensor *tensor);
 
 /* A form of model, called in this order: create, put.., put_tokenizer, declare.., begin, write.., finish (or abandon). */
 struct mote_synth_sink {
-    const char *name; /* for messages: "a GGUF" */
-    enum mote_format
-        plain; /* norms, biases, routers, the gate of a shared expert; scales of affine formats */
+    const char *name;       /* for messages: "a GGUF" */
+    enum mote_format plain; /* norms, biases, routers, gates of shared experts; scales of affine formats */
     int (*takes)(enum mote_format format);
     mote_status (*create)(struct mote_synth *synth, const char *out);
     mote_status (*put)(struct mote_synth *synth, const char *key, enum mote_meta_type type, double value);

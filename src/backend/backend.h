@@ -189,8 +189,7 @@ enum { MOTE_SHORTLIST_ROWS = 32 }; /* in one call */
 enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
 enum { MOTE_REPLAY_ROWS = 16 };
 struct mote_replay {
-    uint64_t
-        who; /* whose buffers the calls work on: a number given once, never an address, which may come back */
+    uint64_t who;   /* whose buffers the calls work on: a number given once; an address may come back */
     int32_t n_want; /* rows of the step whose logits are computed */
     int32_t want[MOTE_REPLAY_ROWS];
 };
@@ -211,9 +210,9 @@ struct mote_backend_ops {
     mote_status (*fetch)(struct mote_backend *backend, void *host_to, const void *from, size_t size);
     mote_status (*sync)(struct mote_backend *backend);
 
-    /* Make weights ready to be read: checks that there are kernels (MOTE_UNSUPPORTED, tensor and format
-     * named) and that a set fits its activation (MOTE_ARGUMENT), and uploads and repacks where the backend has memory of its own. The view must outlive the
-     * placement. */
+    /* Make weights ready to be read: checks that there are kernels (MOTE_UNSUPPORTED, tensor and format named) and
+     * that a set fits its activation (MOTE_ARGUMENT), and uploads and repacks where the backend has memory of its own.
+     * The view must outlive the placement. */
     mote_status (*place)(struct mote_backend *backend, struct mote_weight *weight);
     mote_status (*place_experts)(struct mote_backend *backend, struct mote_expert_set *set);
     void (*unplace)(struct mote_backend *backend, void *placed); /* NULL is fine */
@@ -271,8 +270,8 @@ struct mote_backend_limits {
 struct mote_backend_options {
     int device;   /* of several: which */
     int no_graph; /* run every step launch by launch (measurements, debugging) */
-    void (*progress)(void *context, const char *what, size_t done, size_t total,
-                     const char *unit); /* or NULL */
+    /* NULL: nobody asks. */
+    void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
     int n_thread;    /* 0: as many as CPUs */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same

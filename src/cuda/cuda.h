@@ -45,11 +45,11 @@ mote_status mote_cuda_free_bytes(struct mote_cuda *cuda, size_t *out);
 
 /* ---- memory ---- */
 
-mote_status mote_cuda_alloc(struct mote_cuda *cuda, size_t size,
-                            void *out);                    /* 256-byte aligned; not zeroed */
-void mote_cuda_free(struct mote_cuda *cuda, void *memory); /* waits for the device; NULL is fine */
-mote_status mote_cuda_alloc_pinned(struct mote_cuda *cuda, size_t size,
-                                   void *out); /* host, device-readable */
+/* alloc: 256-byte aligned, not zeroed; pinned: of the host, the device reads it. free waits for the device; NULL is
+ * fine. */
+mote_status mote_cuda_alloc(struct mote_cuda *cuda, size_t size, void *out);
+void mote_cuda_free(struct mote_cuda *cuda, void *memory);
+mote_status mote_cuda_alloc_pinned(struct mote_cuda *cuda, size_t size, void *out);
 void mote_cuda_free_pinned(struct mote_cuda *cuda, void *memory);
 
 /* All of these are in stream order. Copies from or to pinned memory return at once; from pageable memory the
@@ -88,10 +88,9 @@ struct mote_cuda_kernel {
 mote_status mote_cuda_kernel(struct mote_cuda *cuda, struct mote_cuda_module *module, const char *name,
                              size_t dynamic_shared, struct mote_cuda_kernel *out);
 
-enum {
-    MOTE_CUDA_CHAIN = 1
-}; /* programmatic dependent launch: may start before the kernel ahead has ended; the
-                                 kernel itself waits (griddepcontrol.wait) before it reads what that one wrote */
+/* Programmatic dependent launch: may start before the kernel ahead has ended; the kernel itself waits
+ * (griddepcontrol.wait) before it reads what that one wrote. */
+enum { MOTE_CUDA_CHAIN = 1 };
 struct mote_cuda_launch {
     unsigned grid[3], block;
     size_t shared; /* dynamic bytes */
@@ -123,8 +122,8 @@ void mote_cuda_graph_destroy(struct mote_cuda *cuda, struct mote_cuda_graph *gra
 mote_status mote_cuda_event_create(struct mote_cuda *cuda, struct mote_cuda_event **out);
 void mote_cuda_event_destroy(struct mote_cuda *cuda, struct mote_cuda_event *event);
 mote_status mote_cuda_event_record(struct mote_cuda *cuda, struct mote_cuda_event *event);
-mote_status mote_cuda_event_wait(struct mote_cuda *cuda,
-                                 struct mote_cuda_event *event); /* until it is reached */
+/* Until it is reached. */
+mote_status mote_cuda_event_wait(struct mote_cuda *cuda, struct mote_cuda_event *event);
 /* Waits for both; seconds of device time from a to b. */
 mote_status mote_cuda_event_seconds(struct mote_cuda *cuda, struct mote_cuda_event *a,
                                     struct mote_cuda_event *b, double *seconds);

@@ -28,10 +28,10 @@ struct mote_chain {
 struct field {
     const struct mote_shortlist *best; /* where candidates are from; NULL: from the row */
     struct candidate *c;               /* [n] */
-    int64_t n, popped; /* c[n - 1 - i] is the i-th best for i < popped, before them lies a heap */
-    int64_t n_all;     /* finite logits of the row; INT64_MAX: more than n */
-    struct candidate first,
-        last; /* the best; and what all that are not listed come after, whatever the penalty */
+    int64_t n, popped;      /* c[n - 1 - i] is the i-th best for i < popped, before them lies a heap */
+    int64_t n_all;          /* finite logits of the row; INT64_MAX: more than n */
+    struct candidate first; /* the best */
+    struct candidate last;  /* what all that are not listed come after, whatever the penalty */
 };
 
 mote_status mote_chain_create(const struct mote_chain_options *o, int64_t n_vocab, struct mote_budget *budget,

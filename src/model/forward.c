@@ -35,10 +35,9 @@ struct mote_forward {
     struct mote_row_lists lists; /* [max_row] */
     mote_row_fn *each;
     void *each_context;
-    float *each_logits;               /* [n_vocab] */
-    struct mote_shortlist *host_best; /* [logit_row], where downloads reach fastest */
-    struct mote_row_kept
-        *kept[LOGIT_ROWS]; /* whose row of `logits` has not been fetched yet; NULL: nobody's */
+    float *each_logits;                     /* [n_vocab] */
+    struct mote_shortlist *host_best;       /* [logit_row], where downloads reach fastest */
+    struct mote_row_kept *kept[LOGIT_ROWS]; /* who still has to fetch a row of `logits`; NULL: nobody */
     mote_tap_fn *tap;
     void *tap_context;
     float *tap_data; /* what a tap shows */
