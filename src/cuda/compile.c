@@ -60,7 +60,7 @@ static mote_status find_texts(const char *name, struct texts *out)
 /* ---- options ---- */
 
 struct options {
-    const char *option[MAX_OPTION];
+    const char *option[MAX_OPTION + 1]; /* room for NO_CACHE */
     int n;
     char arch[32], define[DEFINE_BYTES]; /* what the strings above point into */
 };
@@ -208,11 +208,15 @@ static mote_status take_cubin(const struct mote_nvrtc *nvrtc, void *program, cha
     return MOTE_OK;
 }
 
+/* NVRTC's own cache (12.9 on) gives back a cubin without the resource report. Not part of an entry's key. */
+static const char NO_CACHE[] = "--no-cache";
+enum { NO_CACHE_SINCE = 12090 };
+
 static mote_status compile(const struct mote_nvrtc *nvrtc, const char *name, const struct texts *texts,
-                           const struct options *options, const struct mote_digest *key,
-                           struct mote_cubin *out)
+                           struct options *options, const struct mote_digest *key, struct mote_cubin *out)
 {
     void *program;
+    if (nvrtc->number >= NO_CACHE_SINCE) options->option[options->n++] = NO_CACHE;
     int result =
         nvrtc->create(&program, texts->text, name, texts->n_header, texts->header, texts->header_name);
     if (result) return nvrtc_failed(nvrtc, result, "starting");

@@ -19,6 +19,7 @@ typedef long long i64;
 
 #define MOTE_FN __device__ __forceinline__
 #define MOTE_UNROLL _Pragma("unroll")
+#define MOTE_ROLLED _Pragma("unroll 1")
 #define MOTE_CONSTANT static __device__ const
 #ifndef INFINITY // of math.h, which the run-time compiler has not
 #define INFINITY __int_as_float(0x7F800000)
@@ -267,6 +268,7 @@ MOTE_FN void chain_launch()
 
 #define MOTE_FN inline
 #define MOTE_UNROLL
+#define MOTE_ROLLED
 #define MOTE_CONSTANT static const
 
 struct uint2 {

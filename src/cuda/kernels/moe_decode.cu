@@ -180,6 +180,7 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     chain_wait();
     chain_launch(); // only now: `down` reads the ids before it waits for this kernel
     int expert = valid_expert(ids, me, n_expert);
+    keep4(slot + expert * 3 + 2 - SIDES + side); // to L1 while pairs are looked at
     if (warp == 0) { // the pairs of this expert; the first of them works
         int n = 0;
         for (int base = 0; base < n_pair; base += 32) {

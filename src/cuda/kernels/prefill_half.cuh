@@ -30,7 +30,6 @@ template <int N> MOTE_FN u32 stage_place(u32 row, u32 chunk)
 }
 
 #ifdef __CUDACC__
-#define MOTE_ROLLED _Pragma("unroll 1")
 MOTE_FN u32 add_half2(u32 a, u32 b)
 {
     u32 d;
@@ -101,8 +100,6 @@ template <int WHICH> MOTE_FN u32 both_halves(u32 pair)
     else asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(d) : "r"(pair));
     return d;
 }
-#else
-#define MOTE_ROLLED
 #endif
 
 MOTE_FN constexpr u32 twice(u32 half) { return half << 16 | half; }

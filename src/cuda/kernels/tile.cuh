@@ -202,11 +202,12 @@ struct Tile {
         if constexpr (LUT_WORDS > 0) {
             constexpr int QUADS = LUT_COPIES / 4; // of an entry; eight threads that store at once take different banks
             uint4 *quad = (uint4 *)lut;
-            for (int i = thread; i < 256 * QUADS; i += n_thread) {
-                int entry = i & 255;
+            MOTE_ROLLED
+            for (int entry = thread; entry < 256; entry += n_thread) {
                 u32 v = TWO ? mote_iq2xxs_select[entry] : mote_iq3xxs_grid[entry] ^ lift(LIFTED);
                 uint4 four = {v, v, v, v};
-                quad[entry * QUADS + (((i >> 8) + (entry >> 1)) & (QUADS - 1))] = four;
+                MOTE_UNROLL
+                for (int i = 0; i < QUADS; i++) quad[entry * QUADS + ((i + (entry >> 1)) & (QUADS - 1))] = four;
             }
             if (thread == 0) lut[BOOK] = TWO ? 0x002B1908u ^ lift(LIFTED) : 0x32103210u;
         }
