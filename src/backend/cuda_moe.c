@@ -166,17 +166,22 @@ struct block {
     int first_row, n_row; /* first_row: of the step's rows in cuda->act; everything else starts at it */
 };
 
+/* Bound by instructions, not by memory, and with few registers for weights on their way. */
+static int is_narrow(const struct mote_tile_kind *kind)
+{
+    return kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_C3 ||
+           kind->code == MOTE_CODE_T5 || kind->code == MOTE_CODE_IQ2XXS || kind->code == MOTE_CODE_IQ3XXS;
+}
+
 /* DOWN_WARPS and DOWN_WARPS_MANY of moe_decode.cu. */
 static unsigned down_warps(const struct mote_tile_kind *kind, int n_row)
 {
-    int is_narrow = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_C3 ||
-                    kind->code == MOTE_CODE_T5 || kind->code == MOTE_CODE_IQ2XXS ||
-                    kind->code == MOTE_CODE_IQ3XXS;
-    return n_row > 1 && is_narrow && kind->sub != 16 ? 24 : 16;
+    return n_row > 1 && is_narrow(kind) && kind->sub != 16 ? 24 : 16;
 }
 
 /* Blocks that share an expert's hidden columns: one row takes all there are; more rows about four blocks a multiprocessor
- * of the experts that routing without favourites would choose. (Two, all at once: 7 to 13 % slower at 16 rows.) */
+ * of the experts that routing without favourites would choose (two, all at once: 7 to 13 % slower at 16 rows). Where
+ * memory is not what they wait for, they had better all run at once: 7 % at 4 rows. */
 static unsigned up_blocks(const struct cuda_backend *cuda, const struct block *b, int64_t all)
 {
     if (b->n_row == 1) return (unsigned)all;
@@ -184,7 +189,8 @@ static unsigned up_blocks(const struct cuda_backend *cuda, const struct block *b
     for (int i = 0; i < b->n_row; i++) none *= 1 - share;
     int each = b->experts->first == CUDA_GATE ? 4 : 8; /* blocks without a gate are half as large */
     double n = (double)(each * cuda->info->n_sm) / ((1 - none) * b->experts->n_expert);
-    int64_t turns = n >= (double)all ? 1 : (int64_t)((double)all / n + 0.5);
+    double round_up = is_narrow(&b->experts->kind[CUDA_UP]) ? 0.95 : 0.5;
+    int64_t turns = n >= (double)all ? 1 : (int64_t)((double)all / n + round_up);
     return (unsigned)((all + turns - 1) / turns);
 }
 
