@@ -60,7 +60,8 @@ struct mote_model_options {
 };
 
 /* Open a GGUF file, a Hugging Face folder or an MLX folder. On the CPU weights stay mapped from the file;
- * on a GPU they are copied there, and `memory` counts what is taken on it.
+ * on a GPU they are copied there, and `memory` counts what is taken on it. There tq1_0 and ptq1_0 take 22 % more than in
+ * the file, and are faster for it, unless that passes `memory` or, without one, what the GPU has free; a log line says so.
  * MOTE_NOT_FOUND, MOTE_IO, MOTE_FORMAT: the file; MOTE_UNSUPPORTED: names what is not supported and what is;
  * MOTE_BUDGET: `memory` is below the need, which the message names; nothing was loaded. */
 MOTE_API mote_status mote_model_open(const char *path, const struct mote_model_options *options,
@@ -165,7 +166,8 @@ MOTE_API void mote_file_meta(const mote_file *file, size_t index, const char **k
 MOTE_API mote_status mote_file_json(const mote_file *file, char **out);
 MOTE_API void mote_text_free(char *text);
 
-/* Memory by kind, counted before anything is allocated; the same options as mote_model_open. */
+/* Memory by kind, counted before anything is allocated; the same options as mote_model_open. A plan over `memory` is the
+ * smallest there is, and no failure. */
 struct mote_plan {
     size_t struct_size;
     uint64_t mapped, weights, kv, scratch, tables, total; /* bytes */
@@ -299,6 +301,7 @@ struct mote_bench_options {
     const int64_t *batch; /* model: sessions that generate together, each 1..64; none: 1 */
     size_t n_batch;
     const char *activation; /* moe: swiglu, swiglu_clamped, swiglu_step, swiglu_oai, relu2; NULL: swiglu */
+    int compact;            /* moe: on a GPU, weights as small as where they have no room (mote_model_open) */
 };
 /* *bandwidth: bytes per second of plain reads measured at the start of the run. */
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,
@@ -341,8 +344,9 @@ struct mote_kernel_row {
 };
 typedef void mote_kernel_fn(void *context, const struct mote_kernel_row *row);
 /* Compile into the cache, on all CPUs, what `model` (a path) needs, or representative kernels (NULL); no device is
- * needed, and a machine without NVRTC that is given the cache folder runs the model. arch: "sm_80", "sm_89", "sm_90a",
- * "sm_120", ...; NULL: the first device's. MOTE_DEVICE with the compiler's words, MOTE_NOT_FOUND without a compiler. */
+ * needed, and a machine without NVRTC that is given the cache folder runs the model (tq1_0 and ptq1_0: where they have
+ * room, see mote_model_open). arch: "sm_80", "sm_89", "sm_90a", "sm_120", ...; NULL: the first device's. MOTE_DEVICE with
+ * the compiler's words, MOTE_NOT_FOUND without a compiler. */
 MOTE_API mote_status mote_kernels_build(const char *arch, const char *model, mote_progress_fn *progress,
                                         void *progress_context, mote_kernel_fn *fn, void *context);
 

@@ -22,6 +22,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "compact_formats.h"
 #include "must.h"
 #include "need_device.h"
 #include "quant/encode.h"
@@ -77,15 +78,23 @@ static inline void report_end(const struct report *report, const char *what)
 
 /* ---- backends ---- */
 
+static inline struct mote_backend *open_backend_with(const struct mote_backend_kind *kind,
+                                                     const struct mote_backend_options *options,
+                                                     const struct mote_backend_limits *limits,
+                                                     struct mote_budget *budget)
+{
+    struct mote_backend *backend;
+    if (kind->create(options, limits, budget, &backend) != MOTE_OK)
+        fail_msg("%s: %s", kind->name, mote_error());
+    return backend;
+}
+
 static inline struct mote_backend *open_backend(const struct mote_backend_kind *kind,
                                                 const struct mote_backend_limits *limits,
                                                 struct mote_budget *budget, int unfused)
 {
     struct mote_backend_options options = {.moe_unfused = unfused};
-    struct mote_backend *backend;
-    if (kind->create(&options, limits, budget, &backend) != MOTE_OK)
-        fail_msg("%s: %s", kind->name, mote_error());
-    return backend;
+    return open_backend_with(kind, &options, limits, budget);
 }
 
 struct pair {

@@ -327,7 +327,8 @@ struct weights {
     }
 };
 
-/* Random blocks. `bytes`: of a record, as the kernels have it; 0: plain rows. */
+/* Random blocks. `bytes`: of a record, as the kernels have it; 0: plain rows. Compact: TQ1_0 has a code of its own only
+ * so; otherwise it is TQ2_0. */
 static inline weights make_weights(enum mote_format format, int n_row, int n_col, size_t bytes)
 {
     weights m = {n_row, n_col, array<float>((size_t)n_row * (size_t)n_col), array<uint8_t>(), 0};
@@ -335,7 +336,7 @@ static inline weights make_weights(enum mote_format format, int n_row, int n_col
     struct mote_matrix w = mote_matrix_view(format, file.at, n_row, n_col);
     struct mote_tile_kind kind;
     random_fill(&rng, &w, RANDOM, file.at, NULL, NULL);
-    assert_int_equal(mote_tile_kind_of(&w, &kind), MOTE_OK);
+    assert_int_equal(mote_tile_kind_of(&w, 1, &kind), MOTE_OK);
     if (bytes) assert_int_equal(mote_tile_bytes(&kind, n_col), bytes);
     m.row_bytes = mote_tile_bytes(&kind, n_col) / MOTE_TILE_ROWS;
     m.tiles = array<uint8_t>(mote_tile_matrix_bytes(&kind, n_row, n_col));

@@ -20,6 +20,7 @@ struct recipe {
     const char *name;
     const char *expert;  /* of mote_quantize; NULL: affine */
     int bits, down_bits; /* affine: of everything, of the experts' down */
+    int compact;         /* mote_backend_options: not the file's affair */
 };
 
 enum { RECIPE_GROUP = 64, RECIPE_PLANES = 1024 };

@@ -21,7 +21,7 @@
 
 struct run_options {
     const struct mote_backend_kind *device; /* NULL: the CPU */
-    int act_f32, n_thread, moe_unfused, taps, no_graph;
+    int act_f32, n_thread, moe_unfused, taps, no_graph, compact;
     int64_t max_row;
     size_t budget;
     struct mote_catalogue *catalogue; /* opened, and closed, by the caller; NULL: of `path` */
@@ -57,8 +57,10 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     struct mote_network_options network = {.act_f32 = o->act_f32};
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
     const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;
-    struct mote_backend_options backend = {
-        .n_thread = o->n_thread, .moe_unfused = o->moe_unfused, .no_graph = o->no_graph};
+    struct mote_backend_options backend = {.n_thread = o->n_thread,
+                                           .moe_unfused = o->moe_unfused,
+                                           .no_graph = o->no_graph,
+                                           .compact = o->compact};
     struct mote_backend_limits limits = run->network->limits;
     limits.max_row = max_row;
     TRY(device->create(&backend, &limits, run->budget, &run->backend));

@@ -17,6 +17,7 @@ static const struct recipe recipes[] = {
     {.name = "iq2_xxs", .expert = "iq2_xxs"},
     {.name = "iq3_xxs", .expert = "iq3_xxs"},
     {.name = "tq1_0", .expert = "tq1_0"},
+    {.name = "tq1_0, compact", .expert = "tq1_0", .compact = 1}, /* its kernels are not compiled ahead */
     {.name = "q4_k", .expert = "q4_k"},
     {.name = "q6_k", .expert = "q6_k"},
     {.name = "iq4_xs", .expert = "iq4_xs"},
@@ -140,8 +141,10 @@ static void test_formats(void **state)
     compiled = mote_seconds();
     for (int r = 0; r < N_RECIPE; r++) {
         struct run fused, unfused, cpu;
-        struct run_options options = {
-            .catalogue = model[r].catalogue, .device = &mote_backend_cuda, .max_row = FORMAT_ROWS};
+        struct run_options options = {.catalogue = model[r].catalogue,
+                                      .device = &mote_backend_cuda,
+                                      .max_row = FORMAT_ROWS,
+                                      .compact = recipes[r].compact};
         const char *name = recipes[r].name;
         run_open(name, &options, &fused);
         options.moe_unfused = 1;

@@ -423,11 +423,12 @@ static void test_ungated(void **state)
                            gated = set;
     gated.activation = (struct mote_activation){MOTE_ACTIVATION_SWIGLU_OAI, 7};
     gated.gate = &up;
+    struct mote_backend_options options = {0};
     struct mote_tile_kind kind;
     size_t bytes, more;
-    assert_int_equal(mote_backend_cuda.expert_bytes(&set, &bytes), MOTE_OK);
-    assert_int_equal(mote_backend_cuda.expert_bytes(&gated, &more), MOTE_OK);
-    assert_int_equal(mote_tile_kind_of(&up, &kind), MOTE_OK);
+    assert_int_equal(mote_backend_cuda.expert_bytes(&options, &set, &bytes), MOTE_OK);
+    assert_int_equal(mote_backend_cuda.expert_bytes(&options, &gated, &more), MOTE_OK);
+    assert_int_equal(mote_tile_kind_of(&up, 0, &kind), MOTE_OK);
     assert_int_equal(more - bytes, mote_tile_matrix_bytes(&kind, 96, 256));
 
     struct mote_backend *ahead;

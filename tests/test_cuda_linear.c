@@ -181,23 +181,29 @@ static void check_linear(struct mote_backend *cuda, struct linear_case *c, struc
     free(x), free(want), free(size), free(y), free(again), free(first);
 }
 
-static void test_formats(void **state)
+/* Every format, or those that lie otherwise when compact. */
+static int is_tried(enum mote_format format, int compact)
 {
-    (void)state;
-    need_device();
+    if (compact) return lies_compact(format);
+    return mote_format_traits(format)->family != MOTE_FAMILY_OTHER &&
+           (!quick() || format <= MOTE_FORMAT_BF16 || is_hot(format));
+}
+
+static void check_formats(int compact)
+{
     enum { MAX_CASE = MOTE_FORMAT_COUNT * 5 };
     static struct linear_case cases[MAX_CASE];
     static struct worst worst;
     struct report report;
     mote_rng_seed(&rng, 31);
     report_begin(&report);
-    struct mote_backend *cuda = open_backend(&mote_backend_cuda, &limits, NULL, 0);
+    struct mote_backend_options options = {.compact = compact};
+    struct mote_backend *cuda = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     int n = 0;
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
         int64_t width[6];
-        if (mote_format_traits(format)->family == MOTE_FAMILY_OTHER) continue;
-        if (quick() && f > MOTE_FORMAT_BF16 && !is_hot(format)) continue;
+        if (!is_tried(format, compact)) continue;
         widths_of(format, width);
         for (int i = 0; width[i]; i++) {
             struct linear_case *c = &cases[n];
@@ -219,8 +225,22 @@ static void test_formats(void **state)
         matrix_free(&cases[i].w);
     }
     cuda->ops->destroy(cuda);
-    worst_print(&worst, "linear");
+    worst_print(&worst, compact ? "linear, compact" : "linear");
     report_end(&report, "linear");
+}
+
+static void test_formats(void **state)
+{
+    (void)state;
+    need_device();
+    check_formats(0);
+}
+
+static void test_compact_formats(void **state)
+{
+    (void)state;
+    need_device();
+    check_formats(1);
 }
 
 /* ---- a norm, several outs, and inputs handed from one operation to the next ---- */
@@ -374,24 +394,22 @@ static int is_exact(enum mote_format format)
     }
 }
 
-static void test_embed(void **state)
+static void check_embed(int compact)
 {
-    (void)state;
-    need_device();
     enum { VOCAB = 203, ROWS = 19 };
     static const int32_t token[ROWS] = {0,  202, 7,   8,   15, 16, 17, 7,  100, 31,
                                         32, 199, 200, 201, 1,  2,  9,  63, 64};
     struct report report;
     mote_rng_seed(&rng, 33);
     report_begin(&report);
-    struct mote_backend *cuda = open_backend(&mote_backend_cuda, &limits, NULL, 0);
+    struct mote_backend_options options = {.compact = compact};
+    struct mote_backend *cuda = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     const struct mote_backend_ops *ops = cuda->ops;
     struct matrix w[MOTE_FORMAT_COUNT] = {0};
     struct mote_weight weight[MOTE_FORMAT_COUNT] = {0};
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
-        if (mote_format_traits(format)->family == MOTE_FAMILY_OTHER) continue;
-        if (quick() && f > MOTE_FORMAT_BF16 && !is_hot(format)) continue;
+        if (!is_tried(format, compact)) continue;
         /* widths that the products have had compiled already */
         w[f] = matrix_make(&rng, format, VOCAB, 256, 64, MOTE_FORMAT_F16, 0);
         weight[f] = (struct mote_weight){.name = mote_format_traits(format)->name, .w = w[f].m};
@@ -444,6 +462,14 @@ static void test_embed(void **state)
     take_back(cuda, dy);
     ops->destroy(cuda);
     report_end(&report, "embed");
+}
+
+static void test_embed(void **state)
+{
+    (void)state;
+    need_device();
+    check_embed(0);
+    check_embed(1);
 }
 
 static void test_rms_norm(void **state)
@@ -553,18 +579,18 @@ static void test_memory(void **state)
                                   .down = &expert[2]};
     struct matrix down = matrix_make(&rng, MOTE_FORMAT_F16, 2048, 77, 0, MOTE_FORMAT_F16, 0);
     expert[2] = down.m;
-    must(mote_backend_cuda.weight_bytes(&weight, &bytes));
+    must(mote_backend_cuda.weight_bytes(&options, &weight, &bytes));
     must(ops->place(cuda, &weight));
     assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), bytes);
     ops->unplace(cuda, weight.placed);
-    must(mote_backend_cuda.expert_bytes(&set, &bytes));
+    must(mote_backend_cuda.expert_bytes(&options, &set, &bytes));
     must(ops->place_experts(cuda, &set));
     assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), bytes);
     ops->unplace(cuda, set.placed);
     assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), 0);
     set.activation.kind = MOTE_ACTIVATION_RELU2, set.gate = NULL; /* takes no memory for a gate */
     size_t gated = bytes;
-    must(mote_backend_cuda.expert_bytes(&set, &bytes));
+    must(mote_backend_cuda.expert_bytes(&options, &set, &bytes));
     assert_true(bytes < gated);
     must(ops->place_experts(cuda, &set));
     assert_int_equal(mote_budget_used(budget, MOTE_MEM_WEIGHTS), bytes);
@@ -600,8 +626,9 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_formats), cmocka_unit_test(test_jobs),
-        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_compact_formats), cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_rms_norm),        cmocka_unit_test(test_embed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

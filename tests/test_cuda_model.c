@@ -350,12 +350,14 @@ static void test_graph(void **state)
 }
 
 /* What the plan says a run takes on the device is what it takes, to the byte. */
-static void check_plan(const char *path)
+static void check_plan_as(const char *path, int compact)
 {
     struct run run;
     struct mote_memory_plan plan;
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .max_row = 100}, &run);
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .max_row = 100, .compact = compact},
+             &run);
     struct mote_memory_plan_options options = {.backend = &mote_backend_cuda,
+                                               .backend_options = {.compact = compact},
                                                .forward = {.max_row = 100},
                                                .kv_type = MOTE_KV_F16,
                                                .n_ctx = N_CTX,
@@ -370,6 +372,12 @@ static void check_plan(const char *path)
                      plan.bytes[kinds[i]], mote_budget_used(run.budget, kinds[i]));
     mote_timeline_destroy(session);
     run_close(&run);
+}
+
+static void check_plan(const char *path)
+{
+    check_plan_as(path, 0);
+    check_plan_as(path, 1);
 }
 
 /* A forward that goes leaves no recorded step behind that its successor could be taken for. */

@@ -181,7 +181,7 @@ static void check_layer(struct mote_backend *const backend[2], struct layer *l, 
         if (c.placed[v].backend) layer_unplace(&c.placed[v]);
 }
 
-static void open_both(struct mote_backend *backend[2], int64_t d_model)
+static void open_both(struct mote_backend *backend[2], int64_t d_model, int compact)
 {
     struct mote_backend_limits limits = {.max_row = MAX_ROW,
                                          .max_col = d_model,
@@ -192,7 +192,10 @@ static void open_both(struct mote_backend *backend[2], int64_t d_model)
                                          .n_used = 10,
                                          .act_moe = 7,
                                          .act_down = 7};
-    for (int v = 0; v < 2; v++) backend[v] = open_backend(&mote_backend_cuda, &limits, NULL, v);
+    for (int v = 0; v < 2; v++) {
+        struct mote_backend_options options = {.moe_unfused = v, .compact = compact};
+        backend[v] = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
+    }
 }
 
 static void close_both(struct mote_backend *backend[2])
@@ -236,7 +239,7 @@ static void test_formats(void **state)
     mote_rng_seed(&rng, 41);
     report_begin(&report);
     struct mote_backend *backend[2];
-    open_both(backend, D_MODEL);
+    open_both(backend, D_MODEL, 0);
     int n = 0;
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
@@ -272,7 +275,7 @@ static void test_shapes(void **state)
     mote_rng_seed(&rng, 42);
     report_begin(&report);
     struct mote_backend *backend[2];
-    open_both(backend, D_MODEL);
+    open_both(backend, D_MODEL, 0);
     int n = quick() ? 3 : COMMON;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         if (quick() && shapes[s].n_expert > 60) continue;
@@ -291,16 +294,46 @@ static void test_shapes(void **state)
     report_end(&report, "shapes");
 }
 
+/* A layer of one shape and recipe; lists of them are sorted by d_model, which a backend is created for. */
+struct layer_row {
+    struct shape shape;
+    struct recipe recipe;
+};
+
+enum { MAX_LAYER_ROWS = 16 };
+
+static void check_rows(const char *what, const struct layer_row *rows, int n_row, int compact)
+{
+    static struct worst worst;
+    static struct layer layers[MAX_LAYER_ROWS];
+    struct report report;
+    assert_true(n_row <= MAX_LAYER_ROWS);
+    mote_rng_seed(&rng, 43);
+    report_begin(&report);
+    for (int i = 0, end; i < n_row; i = end) {
+        struct mote_backend *backend[2];
+        int64_t d_model = rows[i].shape.d_model;
+        if (quick() && d_model > 512) break;
+        for (end = i; end < n_row && rows[end].shape.d_model == d_model; end++)
+            layer_make(&rng, &layers[end], &rows[end].shape, &rows[end].recipe);
+        open_both(backend, d_model, compact);
+        prepare(backend, layers + i, end - i);
+        for (int j = i; j < end; j++) {
+            check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
+            layer_free(&layers[j]);
+        }
+        close_both(backend);
+    }
+    worst_print(&worst, "experts, by gate's format");
+    report_end(&report, what);
+}
+
 /* Widths that fill no unit of columns, widths shared by several warps, a shared expert of its own width. */
 static void test_widths(void **state)
 {
     (void)state;
     need_device();
-    static const struct {
-        struct shape shape;
-        struct recipe recipe;
-    } rows[] = {
-        /* by d_model: what a backend is created for */
+    static const struct layer_row rows[] = {
         {{32, 2, 512, 96, 0}, ALL(Q8_0)},
         {{32, 2, 512, 96, 0}, ALL(F16)},
         {{16, 4, 512, 352, 352}, ALL(IQ4_NL)},
@@ -315,28 +348,23 @@ static void test_widths(void **state)
         {{8, 2, 2048, 768, 512}, ALL(AFFINE4)},
         {{8, 2, 2048, 768, 0}, PARTS(Q4_K, Q4_K, Q8_0, 64, F16)},
     };
-    enum { N = sizeof rows / sizeof *rows };
-    static struct worst worst;
-    static struct layer layers[N];
-    struct report report;
-    mote_rng_seed(&rng, 43);
-    report_begin(&report);
-    for (int i = 0, end; i < N; i = end) {
-        struct mote_backend *backend[2];
-        int64_t d_model = rows[i].shape.d_model;
-        if (quick() && d_model > 512) break;
-        for (end = i; end < N && rows[end].shape.d_model == d_model; end++)
-            layer_make(&rng, &layers[end], &rows[end].shape, &rows[end].recipe);
-        open_both(backend, d_model);
-        prepare(backend, layers + i, end - i);
-        for (int j = i; j < end; j++) {
-            check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
-            layer_free(&layers[j]);
-        }
-        close_both(backend);
-    }
-    worst_print(&worst, "widths, by gate's format");
-    report_end(&report, "widths");
+    check_rows("widths", rows, sizeof rows / sizeof *rows, 0);
+}
+
+/* What lies otherwise when memory is short: alone, among others, shared by several warps, of many experts. */
+static void test_compact(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct layer_row rows[] = {
+        {{4, 2, 512, 256, 256}, ALL(TQ1_0)},
+        {{4, 2, 512, 384, 128}, ALL(PTQ1_0)},
+        {{4, 2, 512, 256, 256}, PARTS(Q8_0, Q4_0, TQ1_0, 64, F16)},
+        {{128, 8, 512, 256, 0}, ALL(TQ1_0)},
+        {{8, 2, 2048, 768, 512}, ALL(TQ1_0)},
+        {{8, 2, 2048, 768, 0}, PARTS(TQ1_0, PTQ1_0, TQ2_0, 64, F16)},
+    };
+    check_rows("compact", rows, sizeof rows / sizeof *rows, 1);
 }
 
 /* Every activation, with and without a gate, in decode, prefill and one product at a time; the shared expert has one of
@@ -375,7 +403,7 @@ static void test_activations(void **state)
                 r.shared_activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
                 if (!quick() || end % 2 == 0) layer_make(&rng, &layers[n++], &rows[end].shape, &r);
             }
-        open_both(backend, d_model);
+        open_both(backend, d_model, 0);
         prepare(backend, layers, n);
         for (int j = 0; j < n; j++) {
             check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
@@ -402,7 +430,7 @@ static void test_dense_and_hidden(void **state)
     mote_rng_seed(&rng, 44);
     report_begin(&report);
     struct mote_backend *backend[2];
-    open_both(backend, D_MODEL);
+    open_both(backend, D_MODEL, 0);
     static struct layer layers[N];
     for (int i = 0; i < N; i++) layer_make(&rng, &layers[i], &shape, &recipes[i]);
     prepare(backend, layers, N);
@@ -500,7 +528,7 @@ static void test_refusals(void **state)
     static const int64_t counts[] = {1, 3, 16, 17};
     struct mote_backend *backend[2];
     mote_rng_seed(&rng, 45);
-    open_both(backend, D_MODEL);
+    open_both(backend, D_MODEL, 0);
     for (int i = 0; i < 2; i++) {
         struct layer l;
         struct input in;
@@ -562,9 +590,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),  cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_widths),   cmocka_unit_test(test_dense_and_hidden),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_formats),          cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_widths),           cmocka_unit_test(test_compact),
+        cmocka_unit_test(test_dense_and_hidden), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

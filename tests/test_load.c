@@ -7,9 +7,13 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "compact_formats.h"
+#include "cuda/pack.h"
 #include "file/gguf_write.h"
+#include "mote.h"
 
 #define TINY "tests/golden/qwen2moe_tiny.gguf"
+#define TERNARY "models/fable-tq1_0.gguf"
 
 static void test_against_reference(void **state)
 {
@@ -280,13 +284,70 @@ static void test_poisoned_token(void **state)
     unlink(path);
 }
 
+/* ---- plans for a device ---- */
+
+/* What a catalogue's ternary tensors take in tiles. */
+static size_t ternary_bytes(const struct mote_catalogue *catalogue, int compact)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < catalogue->n_tensor; i++) {
+        struct mote_matrix w = mote_tensor_matrix(&catalogue->tensor[i], 0);
+        struct mote_tile_kind kind;
+        if (!lies_compact(w.format)) continue;
+        must(mote_tile_kind_of(&w, compact, &kind));
+        bytes += (size_t)catalogue->tensor[i].dim[2] * mote_tile_matrix_bytes(&kind, w.n_row, w.n_col);
+    }
+    return bytes;
+}
+
+static struct mote_plan plan_within(uint64_t memory, const char *word)
+{
+    struct mote_model_options options = {.struct_size = sizeof options, .device = "cuda", .memory = memory};
+    struct mote_plan plan = {.struct_size = sizeof plan};
+    log_text[0] = 0;
+    must(mote_model_plan(TERNARY, &options, &plan));
+    if (!strstr(log_text, word))
+        fail_msg("limit %llu: no \"%s\" in the log:\n%s", (unsigned long long)memory, word, log_text);
+    return plan;
+}
+
+/* Ternary weights lie compact only where a limit asks for it. */
+static void test_compact(void **state)
+{
+    (void)state;
+    struct mote_catalogue *catalogue;
+    must(mote_catalogue_open(TERNARY, NULL, &catalogue));
+    size_t wide = ternary_bytes(catalogue, 0), compact = ternary_bytes(catalogue, 1);
+    mote_catalogue_close(catalogue);
+    assert_true(compact > 0 && wide > compact + compact / 5 &&
+                wide < compact + compact / 3); /* records are padded */
+
+    mote_log_set(collect, NULL);
+    struct mote_plan roomy = plan_within((uint64_t)1 << 40, "I weights have room"),
+                     least = plan_within(roomy.total - 1, "W weights lie compact");
+    assert_int_equal(roomy.weights - least.weights, wide - compact);
+    assert_int_equal(roomy.total - least.total, wide - compact);
+    assert_int_equal(plan_within(roomy.total, "I weights have room").total, roomy.total);
+    assert_int_equal(plan_within(least.total, "W weights lie compact").total, least.total);
+    assert_int_equal(plan_within(least.total - 1, "W weights lie compact").total, least.total);
+    mote_log_set(NULL, NULL);
+
+    char need[64];
+    snprintf(need, sizeof need, "the run needs %llu bytes", (unsigned long long)least.total);
+    struct mote_model_options options = {
+        .struct_size = sizeof options, .device = "cuda", .memory = least.total - 1};
+    mote_model *model;
+    must_fail(mote_model_open(TERNARY, &options, &model), MOTE_BUDGET, need);
+    assert_null(model);
+    assert_int_equal(mote_mem_global_total(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_reference),
-        cmocka_unit_test(test_wrong_files),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_poisoned_token),
+        cmocka_unit_test(test_against_reference), cmocka_unit_test(test_wrong_files),
+        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_poisoned_token),
+        cmocka_unit_test(test_compact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,7 +216,7 @@ template <class T, int BF16> static void check(enum mote_format format, int n_co
     for (int i = 0; i < TOKENS * n_col; i++) x[i] = normal();
     assert_int_equal(mote_encode(format, plain, 16, n_col, NULL, file), MOTE_OK);
     struct mote_matrix w = mote_matrix_view(format, file, 16, n_col);
-    assert_int_equal(mote_tile_kind_of(&w, &kind), MOTE_OK);
+    assert_int_equal(mote_tile_kind_of(&w, 1, &kind), MOTE_OK); /* TQ1_0 in base 3, or it were TQ2_0 */
     assert_int_equal(mote_tile_bytes(&kind, n_col), T::BYTES);
     mote_tile_pack(&kind, &w, 0, 1, record);
     mote_decode(&w, 0, 0, n_col, plain);

@@ -131,7 +131,7 @@ static matrix make_matrix(enum mote_format format, int n_row, size_t bytes)
     assert_int_equal(mote_encode(format, plain.data(), n_row, COLS, NULL, file.data()), MOTE_OK);
     struct mote_matrix w = mote_matrix_view(format, file.data(), n_row, COLS);
     struct mote_tile_kind kind;
-    assert_int_equal(mote_tile_kind_of(&w, &kind), MOTE_OK);
+    assert_int_equal(mote_tile_kind_of(&w, 0, &kind), MOTE_OK);
     assert_int_equal(mote_tile_bytes(&kind, COLS), bytes);
     m.tiles = array<uint8_t>(mote_tile_matrix_bytes(&kind, n_row, COLS));
     mote_tile_pack(&kind, &w, 0, (n_row + 15) / 16, m.tiles.data());

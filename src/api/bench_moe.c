@@ -324,7 +324,8 @@ static mote_status make_backend(struct moe_bench *bench)
     const char *moe = bench->job->model->moe;
     int act_f32 = bench->job->act_f32;
     struct mote_backend_options options = {.n_thread = bench->job->n_thread,
-                                           .moe_unfused = moe && !strcmp(moe, "unfused")};
+                                           .moe_unfused = moe && !strcmp(moe, "unfused"),
+                                           .compact = bench->job->options->compact};
     struct mote_backend_limits limits = {
         .max_row = bench->most,
         .max_col = s->d_model,
@@ -455,6 +456,10 @@ mote_status mote_bench_moe(const struct mote_bench_job *job)
         TRY(mote_activation_find(job->options->activation, &activation));
         size_t end = strlen(shape.name);
         snprintf(shape.name + end, sizeof shape.name - end, " %s", job->options->activation);
+    }
+    if (job->options->compact) {
+        size_t end = strlen(shape.name);
+        snprintf(shape.name + end, sizeof shape.name - end, " compact");
     }
     TRY(mote_bench_formats(job, format, &n_format));
     TRY(mote_bench_rows(job, default_rows, sizeof default_rows / sizeof *default_rows, &rows, &n_rows));

@@ -159,6 +159,15 @@ mote_status mote_device_bandwidth(const char *device, int n_thread, double *out)
     return MOTE_OK;
 }
 
+size_t mote_device_room(int index)
+{
+    struct mote_cuda *cuda;
+    if (mote_cuda_open(index, &cuda) != MOTE_OK) return 0;
+    size_t bytes = mote_cuda_info(cuda)->free_bytes;
+    mote_cuda_close(cuda);
+    return bytes;
+}
+
 mote_status mote_cuda_support(struct mote_cuda_support *out)
 {
     FAIL_IF(!out || out->struct_size < sizeof(size_t), MOTE_ARGUMENT, "CUDA support: struct_size is not set");

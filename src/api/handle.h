@@ -40,6 +40,9 @@ struct mote_session {
 /* "cpu", "cuda", "cuda:N" (NULL: cpu) to a kind of backend and which device of it. */
 mote_status mote_device_choose(const char *text, const struct mote_backend_kind **kind, int *index);
 
+/* Bytes that are free now on NVIDIA device `index`, which is opened for it; 0: not known. device_info.c */
+size_t mote_device_room(int index);
+
 /* MOTE_NOT_FOUND with the reason when the model carries no tokenizer. */
 mote_status mote_model_need_tokenizer(const struct mote_model *model);
 

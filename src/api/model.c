@@ -61,9 +61,59 @@ static void show_backend(void *context, const char *what, size_t done, size_t to
 /* Measured: resident memory of `mote run` with the smallest model, less what its budget counted. */
 enum { PROGRAM_BYTES = 17 << 18 };
 
-/* Everything of a model but its memory: what `plan` needs and `open` goes on from. */
-static mote_status prepare(const char *path, const struct mote_model_options *given, struct mote_model *model,
+/* What no plan sees of a device: allocations rounded up to 2 MiB, kernels, recorded steps. Not measured. */
+static const size_t device_spare = (size_t)512 << 20;
+
+/* The plan, compact or not. */
+static mote_status plan_as(struct mote_model *model, int compact, int64_t n_session,
                            struct mote_memory_plan *plan)
+{
+    model->backend_options.compact = compact;
+    struct mote_memory_plan_options need = {
+        .backend = model->kind,
+        .backend_options = model->backend_options,
+        .forward = {.max_row = model->n_batch},
+        .kv_type = model->kv_type,
+        .n_ctx = model->n_ctx,
+        .n_sequence = n_session,
+    };
+    TRY(mote_memory_plan_make(model->network, &need, plan));
+    /* What no budget sees (the program, its libraries, stacks), and what handles and samplers take. */
+    size_t program = PROGRAM_BYTES + 24 * (size_t)model->network->hyper.n_vocab;
+    plan->bytes[MOTE_MEM_TABLES] += program;
+    plan->total += program;
+    return MOTE_OK;
+}
+
+/* Weights lie as kernels read them fastest where they have room: below the limit, or without one in what the device has
+ * free now. The options stay as the plan has them. */
+static mote_status plan_memory(struct mote_model *model, size_t limit, int64_t n_session,
+                               struct mote_memory_plan *plan)
+{
+    struct mote_memory_plan compact;
+    TRY(plan_as(model, 1, n_session, &compact));
+    TRY(plan_as(model, 0, n_session, plan));
+    if (compact.total == plan->total) return MOTE_OK;
+    size_t need = plan->total, room = limit;
+    if (!limit) {
+        need += device_spare;
+        room = mote_device_room(model->backend_options.device);
+    }
+    if (room && need > room) {
+        mote_log(MOTE_LOG_WARNING, "weights lie compact for want of memory: %zu bytes, not %zu, and slower",
+                 compact.bytes[MOTE_MEM_WEIGHTS], plan->bytes[MOTE_MEM_WEIGHTS]);
+        *plan = compact;
+        model->backend_options.compact = 1;
+    } else {
+        mote_log(MOTE_LOG_INFO, "weights have room: %zu bytes; compact they would be %zu, and slower",
+                 plan->bytes[MOTE_MEM_WEIGHTS], compact.bytes[MOTE_MEM_WEIGHTS]);
+    }
+    return MOTE_OK;
+}
+
+/* Everything of a model but its memory: what `plan` needs and `open` goes on from. Over the limit only `open` fails. */
+static mote_status prepare(const char *path, const struct mote_model_options *given, int is_hard,
+                           struct mote_model *model, struct mote_memory_plan *plan)
 {
     FAIL_IF(!path, MOTE_ARGUMENT, "model: no path");
     struct mote_model_options options = {0};
@@ -85,7 +135,7 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     FAIL_IF(options.n_batch > 65536, MOTE_ARGUMENT, "batch of %lld rows: at most 65536",
             (long long)options.n_batch);
 
-    TRY(mote_budget_create((size_t)options.memory, &model->budget));
+    TRY(mote_budget_create(is_hard ? (size_t)options.memory : 0, &model->budget));
     TRY(mote_catalogue_open(path, model->budget, &model->catalogue));
     struct mote_network_options network = {
         .act_f32 = act, .progress = show_backend, .progress_context = model};
@@ -112,20 +162,9 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
                                                            .progress = show_backend,
                                                            .progress_context = model};
     TRY(mote_device_choose(options.device, &model->kind, &model->backend_options.device));
-    struct mote_memory_plan_options need = {
-        .backend = model->kind,
-        .backend_options = model->backend_options,
-        .forward = {.max_row = model->n_batch},
-        .kv_type = model->kv_type,
-        .n_ctx = model->n_ctx,
-        .n_sequence = options.n_session ? options.n_session : 1,
-    };
-    TRY(mote_memory_plan_make(model->network, &need, plan));
-    /* What no budget sees (the program, its libraries, stacks), and what handles and samplers take. */
-    size_t program = PROGRAM_BYTES + 24 * (size_t)hyper->n_vocab;
-    plan->bytes[MOTE_MEM_TABLES] += program;
-    plan->total += program;
-    return mote_memory_plan_check(plan, (size_t)options.memory);
+    int64_t n_session = options.n_session ? options.n_session : 1;
+    TRY(plan_memory(model, (size_t)options.memory, n_session, plan));
+    return is_hard ? mote_memory_plan_check(plan, (size_t)options.memory) : MOTE_OK;
 }
 
 static mote_status name_kernels(struct mote_model *model)
@@ -149,7 +188,7 @@ mote_status mote_model_open(const char *path, const struct mote_model_options *o
     struct mote_memory_plan plan;
     TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, 1, sizeof *model, &model));
     mote_status status;
-    TRY_GOTO(prepare(path, options, model, &plan), status, fail);
+    TRY_GOTO(prepare(path, options, 1, model, &plan), status, fail);
     struct mote_backend_limits limits = model->network->limits;
     limits.max_row = model->n_batch;
     TRY_GOTO(model->kind->create(&model->backend_options, &limits, model->budget, &model->backend), status,
@@ -191,12 +230,7 @@ mote_status mote_model_plan(const char *path, const struct mote_model_options *o
     struct mote_model *model;
     struct mote_memory_plan plan;
     TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, 1, sizeof *model, &model));
-    /* The plan is what is asked for: a limit below it is the caller's to compare. */
-    struct mote_model_options own = {0};
-    if (options) MOTE_TAKE_OPTIONS(own, options);
-    own.struct_size = sizeof own;
-    own.memory = 0;
-    mote_status status = prepare(path, &own, model, &plan);
+    mote_status status = prepare(path, options, 0, model, &plan);
     if (status == MOTE_OK) {
         struct mote_plan need = {
             .struct_size = out->struct_size,
@@ -207,6 +241,8 @@ mote_status mote_model_plan(const char *path, const struct mote_model_options *o
             .tables = plan.bytes[MOTE_MEM_TABLES],
             .total = plan.total,
         };
+        struct mote_model_options own = {0};
+        if (options) MOTE_TAKE_OPTIONS(own, options);
         int64_t n_session = own.n_session ? own.n_session : 1;
         need.kv_per_token = need.kv / (uint64_t)(model->n_ctx * n_session);
         memcpy(out, &need, out->struct_size < sizeof need ? out->struct_size : sizeof need);

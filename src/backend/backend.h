@@ -276,13 +276,16 @@ struct mote_backend_options {
     int n_thread;    /* 0: as many as CPUs */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
                         bits */
+    int compact;     /* formats that lie wider on a device than in their file do not: less memory, slower */
 };
 
 struct mote_backend_kind {
     const char *name;
     /* Bytes of MOTE_MEM_WEIGHTS that placing takes. NULL: weights are read where the file is mapped. */
-    mote_status (*weight_bytes)(const struct mote_weight *weight, size_t *bytes);
-    mote_status (*expert_bytes)(const struct mote_expert_set *set, size_t *bytes);
+    mote_status (*weight_bytes)(const struct mote_backend_options *options, const struct mote_weight *weight,
+                                size_t *bytes);
+    mote_status (*expert_bytes)(const struct mote_backend_options *options, const struct mote_expert_set *set,
+                                size_t *bytes);
     /* Bytes that create will take as MOTE_MEM_SCRATCH. Fails with MOTE_ARGUMENT when limits overflow. */
     mote_status (*scratch)(const struct mote_backend_options *options,
                            const struct mote_backend_limits *limits, size_t *bytes);
@@ -295,7 +298,8 @@ extern const struct mote_backend_kind mote_backend_cpu;
 extern const struct mote_backend_kind mote_backend_cuda;
 
 /* A backend without a device that knows only which kernels a placed model needs on `arch` ("sm_90a"): it takes place,
- * place_experts, place_routing and unplace, and copies nothing. MOTE_ARGUMENT for an architecture it does not know. */
+ * place_experts, place_routing and unplace, and copies nothing; not compact. MOTE_ARGUMENT for an architecture it does
+ * not know. */
 struct mote_cuda_unit;
 mote_status mote_cuda_ahead_create(const char *arch, const struct mote_backend_limits *limits,
                                    struct mote_budget *budget, struct mote_backend **out);

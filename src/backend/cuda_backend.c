@@ -588,6 +588,7 @@ static mote_status create(const struct mote_backend_options *options,
     struct cuda_backend *cuda;
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
+    cuda->compact = options->compact;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

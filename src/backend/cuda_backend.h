@@ -123,7 +123,7 @@ struct cuda_backend {
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits limits;
-    int moe_unfused;
+    int moe_unfused, compact;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
@@ -220,8 +220,11 @@ mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, cons
 
 /* ---- operations ---- */
 
-mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *bytes); /* cuda_place.c */
-mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *bytes);
+/* cuda_place.c */
+mote_status mote_cuda_weight_bytes(const struct mote_backend_options *options,
+                                   const struct mote_weight *weight, size_t *bytes);
+mote_status mote_cuda_expert_bytes(const struct mote_backend_options *options,
+                                   const struct mote_expert_set *set, size_t *bytes);
 mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *weight);
 mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_expert_set *set);
 void mote_cuda_unplace(struct mote_backend *backend, void *placed);

@@ -71,26 +71,29 @@ static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_
 
 /* ---- what it will take ---- */
 
-static mote_status matrix_bytes(const struct mote_matrix *w, size_t *bytes)
+static mote_status matrix_bytes(const struct mote_backend_options *options, const struct mote_matrix *w,
+                                size_t *bytes)
 {
     struct mote_tile_kind kind;
-    TRY(mote_tile_kind_of(w, &kind));
+    TRY(mote_tile_kind_of(w, options->compact, &kind));
     *bytes = mote_tile_matrix_bytes(&kind, w->n_row, w->n_col);
     return MOTE_OK;
 }
 
-mote_status mote_cuda_weight_bytes(const struct mote_weight *weight, size_t *bytes)
+mote_status mote_cuda_weight_bytes(const struct mote_backend_options *options,
+                                   const struct mote_weight *weight, size_t *bytes)
 {
-    mote_status status = matrix_bytes(&weight->w, bytes);
+    mote_status status = matrix_bytes(options, &weight->w, bytes);
     return status == MOTE_OK ? status : mote_context(status, "%s", weight->name);
 }
 
-mote_status mote_cuda_expert_bytes(const struct mote_expert_set *set, size_t *bytes)
+mote_status mote_cuda_expert_bytes(const struct mote_backend_options *options,
+                                   const struct mote_expert_set *set, size_t *bytes)
 {
     size_t gate = 0, up, down;
-    mote_status status = set->gate ? matrix_bytes(set->gate, &gate) : MOTE_OK;
-    if (status == MOTE_OK) status = matrix_bytes(set->up, &up);
-    if (status == MOTE_OK) status = matrix_bytes(set->down, &down);
+    mote_status status = set->gate ? matrix_bytes(options, set->gate, &gate) : MOTE_OK;
+    if (status == MOTE_OK) status = matrix_bytes(options, set->up, &up);
+    if (status == MOTE_OK) status = matrix_bytes(options, set->down, &down);
     if (status != MOTE_OK) return mote_context(status, "%s", set->name);
     *bytes = (gate + up + down) * (size_t)set->n_expert + SLOT_BYTES(set->n_expert);
     return MOTE_OK;
@@ -109,7 +112,7 @@ static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, 
 {
     const struct mote_matrix *w = &weight->w;
     char text[MOTE_TILE_TEXT];
-    TRY(mote_tile_kind_of(w, &placed->kind));
+    TRY(mote_tile_kind_of(w, cuda->compact, &placed->kind));
     if (cuda->cuda) {
         size_t bytes = mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col);
         TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, bytes, &placed->data));
@@ -195,10 +198,10 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
     placed->is_tiled = 1;
     for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         const struct mote_matrix *w = &matrix[p][0];
-        TRY(mote_tile_kind_of(w, &placed->kind[p]));
+        TRY(mote_tile_kind_of(w, cuda->compact, &placed->kind[p]));
         for (int32_t e = 1; e < set->n_expert; e++) {
             struct mote_tile_kind kind;
-            TRY(mote_tile_kind_of(&matrix[p][e], &kind));
+            TRY(mote_tile_kind_of(&matrix[p][e], cuda->compact, &kind));
             FAIL_IF(!mote_tile_kind_same(&kind, &placed->kind[p]), MOTE_UNSUPPORTED,
                     "%s of expert %d is %s, of expert 0 %s: on the GPU all experts of a layer have one "
                     "format per projection",

@@ -64,6 +64,8 @@ static int bench(const struct command *self, int argc, char **argv)
         {0, "shape", OPTION_TEXT, &options.shape, "moe: NE/D/F/K or a shape's name (128/2048/768/8)"},
         {0, "activation", OPTION_TEXT, &options.activation,
          "moe: swiglu, swiglu_clamped, swiglu_step, swiglu_oai, relu2 (no gate)"},
+        {0, "compact", OPTION_FLAG, &options.compact,
+         "moe: weights as where a GPU has no room for wider ones"},
         {'M', "rows", OPTION_TEXT, &rows, "activation rows, or prompt lengths: 1,8,64"},
         {'d', "depth", OPTION_TEXT, &depth, "model: tokens in the cache before generation: 0,2048"},
         {'B', "sessions", OPTION_TEXT, &batch, "model: sessions that generate together: 1,4,16"},

@@ -12,24 +12,26 @@
 #include "cuda/pack_parts.h"
 #include "quant/decode.h"
 
-static const struct mote_tile_kind kinds[MOTE_FORMAT_COUNT] = {
 #define X(id, code, zero, table, sub, item, min, exponent) \
     [MOTE_FORMAT_##                                        \
         id] = {MOTE_CODE_##code, zero, MOTE_TABLE_##table, sub, MOTE_ITEM_##item, min, exponent, 0},
-    MOTE_TILE_KINDS(X)
-#undef X
-        [MOTE_FORMAT_F32] = {MOTE_CODE_NONE, .item = MOTE_ITEM_F32},
+static const struct mote_tile_kind kinds[MOTE_FORMAT_COUNT] = {
+    [MOTE_FORMAT_F32] = {MOTE_CODE_NONE, .item = MOTE_ITEM_F32},
     [MOTE_FORMAT_F16] = {MOTE_CODE_NONE, .item = MOTE_ITEM_F16},
     [MOTE_FORMAT_BF16] = {MOTE_CODE_NONE, .item = MOTE_ITEM_BF16},
     [MOTE_FORMAT_MLX_MXFP8] = {MOTE_CODE_NONE, .item = MOTE_ITEM_BF16},
-};
+    MOTE_TILE_KINDS(X)};
+/* CODE_NONE: as in kinds. */
+static const struct mote_tile_kind compact_kinds[MOTE_FORMAT_COUNT] = {MOTE_TILE_COMPACT_KINDS(X)};
+#undef X
 
-mote_status mote_tile_kind_of(const struct mote_matrix *w, struct mote_tile_kind *out)
+mote_status mote_tile_kind_of(const struct mote_matrix *w, int compact, struct mote_tile_kind *out)
 {
     const struct mote_format_traits *traits = mote_format_traits(w->format);
     FAIL_IF(traits->family == MOTE_FAMILY_OTHER, MOTE_UNSUPPORTED,
             "no device kernels for weights of format %s", traits->name);
-    *out = kinds[w->format];
+    int is_denser = compact && compact_kinds[w->format].code != MOTE_CODE_NONE;
+    *out = is_denser ? compact_kinds[w->format] : kinds[w->format];
     if (out->code == MOTE_CODE_NONE) {
         FAIL_IF(w->factor != 1, MOTE_UNSUPPORTED, "no device kernels for %s weights with a tensor scale",
                 traits->name);

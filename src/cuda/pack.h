@@ -3,7 +3,8 @@
  * Owns: what kind a matrix becomes, how many bytes that takes, and the packing itself, in plain C on the host: any
  * range of tiles alone, so that threads share a matrix and a bounded staging buffer is enough.
  * One idea: packing is a permutation of the format's own bits: no rounding, no larger scale type, no code widened
- * (but for IQ1, IQ2_XS, IQ2_S and IQ3_S, whose grid indexes become 4-bit codes).
+ * (but for IQ1, IQ2_XS, IQ2_S and IQ3_S, whose grid indexes become 4-bit codes, and, where there is room, TQ1_0 and
+ * PTQ1_0, whose base-3 digits become 2-bit codes).
  */
 #ifndef MOTE_CUDA_PACK_H
 #define MOTE_CUDA_PACK_H
@@ -23,8 +24,9 @@ struct mote_tile_kind {
     int has_factor; /* a tensor scale at the record's end */
 };
 
-/* MOTE_UNSUPPORTED, format named, for what has no device kernels (family OTHER). */
-mote_status mote_tile_kind_of(const struct mote_matrix *w, struct mote_tile_kind *out);
+/* compact: formats of MOTE_TILE_COMPACT_KINDS stay as small as in their file; 0: they lie as their kernels read them
+ * fastest. MOTE_UNSUPPORTED, format named, for what has no device kernels (family OTHER). */
+mote_status mote_tile_kind_of(const struct mote_matrix *w, int compact, struct mote_tile_kind *out);
 /* Two matrices of the same kind and width run the same kernel. */
 int mote_tile_kind_same(const struct mote_tile_kind *a, const struct mote_tile_kind *b);
 /* "4,8,0,32,0,0,0,0": the template arguments of Tile<> before K, in the order of the struct's fields. */

@@ -18,7 +18,7 @@
 #define TILE_IQ2_XXS TILE_TEXT(IQ2XXS, 0, NONE, "32", INSIDE, 0, -3)
 #define TILE_IQ3_XXS TILE_TEXT(IQ3XXS, 0, NONE, "32", INSIDE, 0, -2)
 #define TILE_IQ4_XS TILE_TEXT(LUT4, 0, IQ4NL, "32", S8, 0, 0)
-#define TILE_TQ1_0 TILE_TEXT(T5, 1, NONE, "256", F16, 0, 0)
+#define TILE_TQ1_0 TILE_TEXT(T5, 1, NONE, "256", F16, 0, 0) /* compact; otherwise it is TQ2_0's */
 #define TILE_TQ2_0 TILE_TEXT(C2, 1, NONE, "256", F16, 0, 0)
 #define TILE_MXFP4 TILE_TEXT(LUT4, 0, E2M1, "32", E8M0, 0, -1)
 #define TILE_NVFP4 "MOTE_CODE_LUT4,0,MOTE_TABLE_E2M1,16,MOTE_ITEM_UE4M3,0,-1,1" /* with a tensor scale */
@@ -66,6 +66,7 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     LINEAR(IQ2_XXS),
     LINEAR(IQ3_XXS),
     LINEAR(TQ1_0),
+    LINEAR(TQ2_0),
     LINEAR(MXFP4),
     LINEAR(AFFINE4),
     LINEAR(NVFP4),
@@ -75,6 +76,7 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MOE("Q2_K/Q3_K", TILE_Q2_K, TILE_Q2_K, TILE_Q3_K, SWIGLU),
     MOE("IQ2_XXS/IQ3_XXS", TILE_IQ2_XXS, TILE_IQ2_XXS, TILE_IQ3_XXS, SWIGLU),
     MOE("TQ1_0", TILE_TQ1_0, TILE_TQ1_0, TILE_TQ1_0, SWIGLU),
+    MOE("TQ2_0", TILE_TQ2_0, TILE_TQ2_0, TILE_TQ2_0, SWIGLU),
     MOE("MXFP4", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4, SWIGLU),
     MOE("NVFP4/AFFINE4", TILE_NVFP4, TILE_NVFP4, TILE_AFFINE4, SWIGLU),
     MOE("MXFP4-oai", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4, SWIGLU_OAI),

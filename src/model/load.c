@@ -563,36 +563,39 @@ size_t mote_network_vector_bytes(const struct mote_network *model)
     return model->state->n_float * sizeof(float);
 }
 
-static mote_status add_weight(const struct mote_backend_kind *kind, const struct mote_weight *weight,
+static mote_status add_weight(const struct mote_backend_kind *kind,
+                              const struct mote_backend_options *options, const struct mote_weight *weight,
                               size_t *total)
 {
     size_t bytes = 0;
-    if (weight->w.n_row) TRY(kind->weight_bytes(weight, &bytes));
+    if (weight->w.n_row) TRY(kind->weight_bytes(options, weight, &bytes));
     FAIL_IF(!mote_add_size(*total, bytes, total), MOTE_ARGUMENT, "plan: more than an address space");
     return MOTE_OK;
 }
 
-static mote_status add_experts(const struct mote_backend_kind *kind, const struct mote_expert_set *set,
+static mote_status add_experts(const struct mote_backend_kind *kind,
+                               const struct mote_backend_options *options, const struct mote_expert_set *set,
                                size_t *total)
 {
     size_t bytes = 0;
-    if (set->n_expert) TRY(kind->expert_bytes(set, &bytes));
+    if (set->n_expert) TRY(kind->expert_bytes(options, set, &bytes));
     FAIL_IF(!mote_add_size(*total, bytes, total), MOTE_ARGUMENT, "plan: more than an address space");
     return MOTE_OK;
 }
 
 mote_status mote_network_placed_bytes(const struct mote_network *model, const struct mote_backend_kind *kind,
-                                      size_t *bytes)
+                                      const struct mote_backend_options *options, size_t *bytes)
 {
-    TRY(add_weight(kind, &model->embedding, bytes));
-    if (!model->tied) TRY(add_weight(kind, &model->output, bytes));
+    TRY(add_weight(kind, options, &model->embedding, bytes));
+    if (!model->tied) TRY(add_weight(kind, options, &model->output, bytes));
     for (uint64_t i = 0; i < model->hyper.n_layer; i++) {
         const struct mote_layer *layer = &model->layer[i];
         const struct mote_weight *weight[] = {&layer->q, &layer->k,      &layer->v,
                                               &layer->o, &layer->router, &layer->shared_gate};
-        for (size_t j = 0; j < sizeof weight / sizeof *weight; j++) TRY(add_weight(kind, weight[j], bytes));
-        TRY(add_experts(kind, &layer->experts, bytes));
-        TRY(add_experts(kind, &layer->shared, bytes));
+        for (size_t j = 0; j < sizeof weight / sizeof *weight; j++)
+            TRY(add_weight(kind, options, weight[j], bytes));
+        TRY(add_experts(kind, options, &layer->experts, bytes));
+        TRY(add_experts(kind, options, &layer->shared, bytes));
     }
     return MOTE_OK;
 }

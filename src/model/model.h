@@ -75,7 +75,7 @@ size_t mote_network_vector_bytes(const struct mote_network *model);
 
 /* Add to *bytes what placing the matrices takes on a backend with memory of its own. */
 mote_status mote_network_placed_bytes(const struct mote_network *model, const struct mote_backend_kind *kind,
-                                      size_t *bytes);
+                                      const struct mote_backend_options *options, size_t *bytes);
 
 void mote_network_close(struct mote_network *model); /* NULL is fine */
 

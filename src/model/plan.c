@@ -24,7 +24,8 @@ mote_status mote_memory_plan_make(const struct mote_network *network,
     size_t in_use = network->budget ? mote_budget_used(network->budget, MOTE_MEM_TABLES) : 0;
     out->bytes[MOTE_MEM_WEIGHTS] = mote_network_vector_bytes(network);
     if (options->backend->weight_bytes)
-        TRY(mote_network_placed_bytes(network, options->backend, &out->bytes[MOTE_MEM_WEIGHTS]));
+        TRY(mote_network_placed_bytes(network, options->backend, &options->backend_options,
+                                      &out->bytes[MOTE_MEM_WEIGHTS]));
     else out->bytes[MOTE_MEM_MAPPED] = network->mapped_bytes;
     out->bytes[MOTE_MEM_KV] = caches;
     out->bytes[MOTE_MEM_SCRATCH] = backend + forward;

@@ -14,8 +14,13 @@ expect_code 0 "$mote" plan -D cuda -m "$model"
 grep -q "^mapped  *0 " out || { cat out; exit 1; }
 expect_code 0 "$mote" plan -m "$model"
 grep -q "^mapped  *0 " out && { cat out; exit 1; }
-# A limit below the need is refused before anything is loaded, on a device too; an index past the last is named.
+# Without a limit it is what the device has free (a GiB there) that decides whether ternary weights lie compact.
 export MOTE_LIBCUDA="$fake" MOTE_CACHE="$work/cache"
+expect_code 0 "$mote" plan -D cuda -m "$model"
+grep -q "compact" err && { cat err; exit 1; }
+expect_code 0 "$mote" plan -D cuda -m "$model" --kv f32 -c 200000
+expect err "weights lie compact for want of memory"
+# A limit below the need is refused before anything is loaded, on a device too; an index past the last is named.
 expect_code 1 "$mote" run -D cuda --memory 1M -m "$model" -p a
 expect err "the limit is 1048576"
 expect_code 2 "$mote" run -D cuda:7 -m "$model" -p a

@@ -15,3 +15,14 @@ expect err "3145728" "$need"
 [ ! -s out ]
 expect_code 1 "$mote" plan -m "$model" --memory 3M
 expect err "$need"
+# On a device ternary weights take 2-bit codes where they have room, base 3 where they have not, which is said.
+export MOTE_LIBCUDA="$work/none.so" MOTE_VERBOSE=1
+expect_code 0 "$mote" plan -D cuda -m "$model" --json
+expect err "weights have room"
+need=$(total)
+expect_code 0 "$mote" plan -D cuda -m "$model" --json --memory $((need - 1))
+expect err "weights lie compact for want of memory"
+least=$(total)
+[ "$least" -lt "$need" ]
+expect_code 1 "$mote" plan -D cuda -m "$model" --memory $((least - 1))
+expect err "--memory $least would do"

@@ -11,7 +11,7 @@
 // The kernels on it are bound by instructions issued and by the half-rate pipe of byte permutes, logic and shifts. A tile of
 // four units in gate_up_many, with what becomes of its sums, takes (sm_90a; of them on that pipe) one row / four rows:
 //   IQ2_XXS  507 (247)  701 (299)     Q4_K   350 (181)  630 (221)     MXFP4           488 (341)  775 (412)
-//   IQ3_XXS  666 (342)  872 (399)     TQ1_0  517 (187)  692 (252)     AFFINE4 by 64   305 (170)  536 (198)
+//   IQ3_XXS  666 (342)  872 (399)     T5     517 (187)  692 (252)     AFFINE4 by 64   305 (170)  536 (198)
 //
 // Sums run in an order that depends on the number of columns alone: a row alone equals the row in a batch, fused equals
 // unfused, bit for bit.
