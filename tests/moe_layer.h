@@ -154,6 +154,52 @@ static inline void input_free(struct input *in)
     free(in->x), free(in->residual), free(in->weights), free(in->gate), free(in->ids);
 }
 
+/* Device copies of an input. */
+struct memory {
+    struct mote_backend *backend;
+    float *x, *residual, *weights, *gate, *y, *hidden, *shared_hidden;
+    int32_t *ids;
+};
+
+static inline void memory_make(struct memory *m, struct mote_backend *backend, const struct input *in,
+                               int64_t n_row)
+{
+    const struct shape *s = &in->shape;
+    *m = (struct memory){.backend = backend,
+                         .x = put_floats(backend, in->x, n_row * s->d_model),
+                         .residual = put_floats(backend, in->residual, n_row * s->d_model),
+                         .weights = put_floats(backend, in->weights, n_row * s->n_used),
+                         .gate = put_floats(backend, in->gate, n_row),
+                         .y = put_floats(backend, NULL, n_row * s->d_model),
+                         .hidden = put_floats(backend, NULL, n_row * s->n_used * s->n_ff),
+                         .shared_hidden = put_floats(backend, NULL, n_row * s->n_ff_shared + 1),
+                         .ids = put(backend, in->ids, (size_t)(n_row * s->n_used) * sizeof(int32_t))};
+}
+
+static inline void memory_free(struct memory *m)
+{
+    float *all[] = {m->x, m->residual, m->weights, m->gate, m->y, m->hidden, m->shared_hidden};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) take_back(m->backend, all[i]);
+    take_back(m->backend, m->ids);
+}
+
+/* Rows [row, row + n_row) of the input. */
+static inline struct mote_moe job_of(const struct placed *p, const struct shape *s, const struct memory *m,
+                                     int64_t row, int64_t n_row)
+{
+    return (struct mote_moe){.n_row = n_row,
+                             .d_model = s->d_model,
+                             .n_used = s->n_used,
+                             .x = m->x + row * s->d_model,
+                             .experts = &p->experts,
+                             .ids = m->ids + row * s->n_used,
+                             .weights = m->weights + row * s->n_used,
+                             .shared = s->n_ff_shared ? &p->shared : NULL,
+                             .shared_gate = s->n_ff_shared ? m->gate + row : NULL,
+                             .residual = m->residual + row * s->d_model,
+                             .y = m->y};
+}
+
 /* ---- the reference ---- */
 
 struct reference {

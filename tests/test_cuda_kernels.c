@@ -497,6 +497,52 @@ static void test_routers(void **state)
     ahead->ops->destroy(ahead);
 }
 
+/* The kernels of experts know who chooses among them: of the same experts another program for every choice, scale aside. */
+static void test_choosers(void **state)
+{
+    (void)state;
+    struct mote_matrix wide[8], down[8];
+    for (int e = 0; e < 8; e++) {
+        wide[e] = mote_matrix_view(MOTE_FORMAT_Q8_0, NULL, 96, 256);
+        down[e] = mote_matrix_view(MOTE_FORMAT_Q8_0, NULL, 256, 96);
+    }
+    struct mote_routing two = {.n_expert = 8, .n_used = 2, .n_group = 1, .n_group_used = 1, .scale = 1},
+                        scaled = two, three = two, many = two;
+    scaled.scale = 2.5f, three.n_used = 3, three.renormalise = 1, many.n_expert = 9;
+    const struct {
+        const struct mote_routing *routing;
+        const char *define; /* of a new unit */
+    } placed[] = {{NULL, " N_EXPERT=0 N_USED=0 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=0"},
+                  {&two, " N_EXPERT=8 N_USED=2 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=0"},
+                  {&scaled, NULL},
+                  {&three, " N_EXPERT=8 N_USED=3 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1"},
+                  {NULL, NULL}};
+    struct mote_backend *ahead;
+    assert_int_equal(mote_cuda_ahead_create("sm_90a", &small, NULL, &ahead), MOTE_OK);
+    struct mote_expert_set set = {
+        .name = "exps", .n_expert = 8, .n_ff = 96, .d_model = 256, .gate = wide, .up = wide, .down = down};
+    set.routing = &many;
+    assert_int_equal(ahead->ops->place_experts(ahead, &set), MOTE_ARGUMENT);
+    assert_says("exps: 8 experts, but its router chooses among 9");
+    struct mote_cuda_unit unit[32];
+    int n_decode = 0;
+    for (size_t i = 0; i < sizeof placed / sizeof *placed; i++) {
+        set.routing = placed[i].routing;
+        if (ahead->ops->place_experts(ahead, &set) != MOTE_OK) fail_msg("%s", mote_error());
+        ahead->ops->unplace(ahead, set.placed);
+        size_t n = mote_cuda_ahead_units(ahead, unit, 32);
+        int now = 0, is_there = 0;
+        for (size_t u = 0; u < n && u < 32; u++) {
+            now += !strcmp(unit[u].text, "moe_decode.cu");
+            is_there |= placed[i].define && strstr(unit[u].define, placed[i].define) != NULL;
+        }
+        assert_int_equal(now, n_decode + (placed[i].define != NULL));
+        assert_int_equal(is_there, placed[i].define != NULL);
+        n_decode = now;
+    }
+    ahead->ops->destroy(ahead);
+}
+
 /* ---- scratch ---- */
 
 /* Long steps leave nothing of four bytes for every pair and hidden column: unfused and plain experts go in pieces. */
@@ -536,7 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_device), cmocka_unit_test(test_cache),   cmocka_unit_test(test_unwritable),
         cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_routers),
-        cmocka_unit_test(test_scratch),   cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_choosers),  cmocka_unit_test(test_scratch), cmocka_unit_test(test_usage),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,12 +1,14 @@
 /* test_decode_moe.cc: the expert block of few rows (moe_decode.cu) and one product at a time (moe_reference.cu, rows.cu), whole,
  * run on the host by device_emulation.h: held to the decoded weights in float64, and bit for bit to each other: a row alone
  * and in a batch, fused and not, few blocks and many; ids of every kind of crowding, and such as are none; every activation.
+ * Kernels that choose for themselves: test_decode_choice.cc.
  */
 extern "C" {
 #include "activation64.h"
 }
 #include "device_step.h"
 
+#include "cuda/kernels/choose.cuh"
 #include "cuda/kernels/dot.cuh"
 
 enum { MOST_PARTS = 2 * 64 * 16 };
@@ -155,16 +157,19 @@ template <class K> static result fused(block b, unsigned up_blocks)
     int n_pair = b.n_row * b.n_used;
     act_rows x = quantised(b.x.at, b.n_row, K::d_model);
     result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff), {}};
-    auto up = b.n_row == 1 ? K::up_one : K::up_many;
-    auto down = b.n_row == 1 ? K::down_one_row : K::down_rows_many;
+    assert_true((K::down_split * 16 + 1) * n_pair <= MOST_PARTS);
+    if (b.n_row == 1) {
+        K::one(b.slot, EXPERTS, b.the_ids(), b.the_mix(), b.squash, ChoiceJob(), x.view(), b.n_used, to.h.view(),
+               b.base, b.the_residual(), to.y.at, &to.fault);
+        return to;
+    }
     launch(up_blocks, (unsigned)n_pair, K::up_threads, [&] {
-        up(b.slot, EXPERTS, b.the_ids(), x.view(), n_pair, b.n_used, to.h.view(), b.base, &to.fault);
+        K::up_many(b.slot, EXPERTS, b.the_ids(), x.view(), n_pair, b.n_used, to.h.view(), b.base, &to.fault);
     });
-    assert_true(K::down_split * n_pair * 16 <= MOST_PARTS);
-    for (int i = 0; i < MOST_PARTS; i++) K::parts()[i] = NAN;
-    launch((K::d_model + 15) / 16, 1, b.n_row == 1 ? K::one_threads : K::many_threads, [&] {
-        down(b.slot, EXPERTS, b.the_ids(), b.the_mix(), b.squash, to.h.view(), b.n_row, b.n_used, b.base,
-             b.the_residual(), to.y.at, K::d_model, &to.fault);
+    K::forget_parts();
+    launch((K::d_model + 15) / 16, 1, K::many_threads, [&] {
+        K::down_rows_many(b.slot, EXPERTS, b.the_ids(), b.the_mix(), b.squash, to.h.view(), b.n_row, b.n_used,
+                          b.base, b.the_residual(), to.y.at, K::d_model, &to.fault);
     });
     return to;
 }

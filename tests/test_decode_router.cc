@@ -160,9 +160,9 @@ struct router_input {
 enum { MOST_ROWS = 17 };
 static array<int> ticket(MOST_ROWS); /* stays zero */
 
-/* What is not asked for is not written: without a norm the row, as the backend has it. */
+/* What is not asked for is not written: without a norm the row, as the backend has it; without a ticket the choice. */
 static router_result run_router(router_input &in, int first_row, int rows, bool is_normed, bool has_gate,
-                                bool has_bias)
+                                bool has_bias, bool chooses = true)
 {
     router_result to = {choice(rows), array<float>((size_t)(rows * N_EXPERT), -77),
                         array<float>((size_t)rows, -77), array<float>((size_t)(rows * D_MODEL), -77),
@@ -179,7 +179,7 @@ static router_result run_router(router_input &in, int first_row, int rows, bool 
     job.choice_bias = has_bias ? in.choice_bias.at : NULL;
     job.logits = to.logits.at, job.gate_logit = to.gate.at;
     job.ids = to.to.ids.at, job.mix = to.to.mix.at;
-    job.ticket = ticket.at, job.fault = &fault;
+    job.ticket = chooses ? ticket.at : NULL, job.fault = &fault;
     job.act = to.act.view();
     job.eps = 1e-5f, job.scale = 2.5f, job.layer = 3;
     job.n_block = (N_EXPERT + has_gate + WARPS / 2 - 1) / (WARPS / 2);
@@ -222,6 +222,11 @@ static void test_router(void **state)
         mote_step_fault fault = {};
         assert_true(got.to == routed(got.logits, has_bias ? in.choice_bias.at : NULL, 2.5f, &fault));
         assert_true(got == run_router(in, 0, rows, is_normed, has_gate, has_bias));
+        /* somebody else chooses: everything but the choice */
+        router_result open = run_router(in, 0, rows, is_normed, has_gate, has_bias, false);
+        assert_true(open.to == choice(rows));
+        open.to = got.to;
+        assert_true(open == got);
         for (int i = 0; i < rows; i += 1 + rows / 2) {
             router_result one = run_router(in, i, 1, is_normed, has_gate, has_bias);
             assert_true(same_bytes(one.logits.at, got.logits.at + i * N_EXPERT, sizeof(float) * N_EXPERT));

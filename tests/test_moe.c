@@ -1,5 +1,5 @@
 /* test_moe.c: the expert block against a float64 loop over decoded weights, and its promises: the same bits
- * for any number of threads, for rows alone or together, fused or one product at a time. */
+ * for any number of threads, for rows alone or together, fused or one product at a time, routed before or inside. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -100,11 +100,13 @@ static struct mote_backend *backend_for(const struct shape *shape, int n_thread,
     struct mote_backend_options options = {.n_thread = n_thread, .moe_unfused = unfused};
     struct mote_backend_limits limits = {
         .max_row = MAX_ROW,
+        .max_col = shape->d_model,
         .d_model = shape->d_model,
         .n_ff = shape->n_ff,
         .n_ff_shared = shape->n_ff_shared,
         .n_expert = shape->n_expert,
         .n_used = shape->n_used,
+        .act_linear = 7,
         .act_moe = 7,
         .act_down = 7,
     };
@@ -473,6 +475,75 @@ static void test_dense_and_hidden(void **state)
     block_free(&b);
 }
 
+/* A router in the block: the bits of one before it, in y, ids and weights; its NaN is the block's. */
+static void test_route_inside(void **state)
+{
+    (void)state;
+    enum { E = 33, K = 8, D = 96, ROWS = 9, PAIRS = ROWS * K };
+    static const struct shape shape = {E, K, D, 64, 32};
+    mote_rng_seed(&rng, 28);
+    struct block b;
+    struct input in;
+    block_make(&b, &shape, MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16, 1);
+    input_make(&in, &shape, ROWS, RANDOM);
+    float *w = encoded(MOTE_FORMAT_F32, E, D), *gate = encoded(MOTE_FORMAT_F32, 1, D), norm[D],
+          logits[ROWS * E];
+    for (int c = 0; c < D; c++) norm[c] = 1 + normal() / 4;
+    struct mote_weight router = {.name = "router",
+                                 .w = mote_matrix_view(MOTE_FORMAT_F32, (uint8_t *)w, E, D)},
+                       shared = {.name = "gate",
+                                 .w = mote_matrix_view(MOTE_FORMAT_F32, (uint8_t *)gate, 1, D)};
+    struct mote_routing routing = {
+        .n_expert = E, .n_used = K, .n_group = 1, .n_group_used = 1, .renormalise = 1, .scale = 1.5f};
+    b.experts.routing = &routing;
+    for (int unfused = 0; unfused < 2; unfused++) {
+        struct mote_backend *backend = backend_for(&shape, 2, unfused);
+        for (int64_t n = 1; n <= ROWS; n += ROWS - 1) {
+            int32_t ids[2][PAIRS];
+            float y[2][ROWS * D], weights[2][PAIRS], h[ROWS * D];
+            memset(ids, 0xff, sizeof ids), memset(weights, 0xff, sizeof weights), memset(y, 0xff, sizeof y);
+            for (int inside = 0; inside < 2; inside++) {
+                memset(h, 0xff, sizeof h);
+                struct mote_linear linear = {
+                    .n_row = n,
+                    .n_col = D,
+                    .x = in.residual,
+                    .norm = norm,
+                    .eps = 1e-6f,
+                    .norm_out = h,
+                    .n_out = 2,
+                    .out = {{&router, logits, E, NULL}, {&shared, in.gate, 1, NULL}},
+                };
+                struct mote_route route = {.routing = &routing,
+                                           .router = &linear,
+                                           .n_row = n,
+                                           .logits = logits,
+                                           .ids = ids[inside],
+                                           .weights = weights[inside]};
+                struct mote_moe job = job_of(&b, &in, y[inside]);
+                job.n_row = n, job.x = h, job.ids = ids[inside], job.weights = weights[inside];
+                if (inside) job.route = &route;
+                else assert_int_equal(backend->ops->route(backend, &route), MOTE_OK);
+                run(backend, &job);
+                if (!inside || n > 1) continue;
+                float kept = in.residual[3];
+                in.residual[3] = NAN;
+                assert_int_equal(backend->ops->moe(backend, &job), MOTE_NUMERIC);
+                in.residual[3] = kept;
+                run(backend, &job);
+            }
+            assert_memory_equal(y[0], y[1], sizeof y[0]);
+            assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
+            assert_memory_equal(weights[0], weights[1], sizeof weights[0]);
+            assert_in_range(ids[1][n * K - 1], 0, E - 1);
+        }
+        backend->ops->destroy(backend);
+    }
+    free(w), free(gate);
+    input_free(&in);
+    block_free(&b);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -516,7 +587,7 @@ int main(void)
         cmocka_unit_test(test_shapes),           cmocka_unit_test(test_formats),
         cmocka_unit_test(test_mixed_experts),    cmocka_unit_test(test_row_alone),
         cmocka_unit_test(test_dense_and_hidden), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_activations),      cmocka_unit_test(test_route_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

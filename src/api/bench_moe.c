@@ -158,7 +158,8 @@ static mote_status draw_layers(struct moe_bench *bench)
                                      .gate = up == gate ? NULL : draw_part(bench, &rng, l, 0, gate),
                                      .up = draw_part(bench, &rng, l, 1, up),
                                      .down = draw_part(bench, &rng, l, 2, down),
-                                     .act_f32 = bench->job->act_f32};
+                                     .act_f32 = bench->job->act_f32,
+                                     .routing = &bench->routing};
         layer->router = (struct mote_weight){
             .name = "router of the benchmark",
             .w = {.format = MOTE_FORMAT_F32,
@@ -188,21 +189,25 @@ static mote_status begin_step(const struct moe_bench *bench, int64_t n_x, const 
     return bench->backend->ops->begin(bench->backend, batch);
 }
 
-static mote_status route(struct moe_bench *bench, const struct moe_layer *layer, const float *x)
+struct router_run {
+    struct mote_linear linear;
+    struct mote_route route;
+};
+
+static void make_route(const struct moe_bench *bench, const struct moe_layer *layer, const float *x,
+                       struct router_run *out)
 {
-    const struct mote_backend_ops *ops = bench->backend->ops;
-    struct mote_linear linear = {.n_row = bench->n_x,
-                                 .n_col = bench->shape.d_model,
-                                 .x = x,
-                                 .n_out = 1,
-                                 .out = {{&layer->router, bench->logits, bench->shape.n_expert, NULL}}};
-    struct mote_route choice = {.routing = &bench->routing,
-                                .router = &linear,
-                                .n_row = bench->n_x,
-                                .logits = bench->logits,
-                                .ids = bench->ids,
-                                .weights = bench->mix};
-    return ops->route(bench->backend, &choice);
+    out->linear = (struct mote_linear){.n_row = bench->n_x,
+                                       .n_col = bench->shape.d_model,
+                                       .x = x,
+                                       .n_out = 1,
+                                       .out = {{&layer->router, bench->logits, bench->shape.n_expert, NULL}}};
+    out->route = (struct mote_route){.routing = &bench->routing,
+                                     .router = &out->linear,
+                                     .n_row = bench->n_x,
+                                     .logits = bench->logits,
+                                     .ids = bench->ids,
+                                     .weights = bench->mix};
 }
 
 static const struct moe_layer *layer_of(const struct moe_bench *bench, int64_t run)
@@ -219,11 +224,13 @@ static mote_status start_block(struct moe_bench *bench, int64_t run)
     const struct mote_backend_ops *ops = bench->backend->ops;
     const struct moe_layer *layer = layer_of(bench, run);
     const float *x = input_of(bench, run);
-    TRY(route(bench, layer, x));
+    struct router_run router;
+    make_route(bench, layer, x, &router);
     struct mote_moe moe = {.n_row = bench->n_x,
                            .d_model = bench->shape.d_model,
                            .n_used = (int32_t)bench->shape.n_used,
                            .x = x,
+                           .route = &router.route,
                            .experts = &layer->experts,
                            .ids = bench->ids,
                            .weights = bench->mix,
@@ -281,7 +288,9 @@ static mote_status count_experts(struct moe_bench *bench, double *mean)
             n_pair = bench->n_x * bench->shape.n_used, total = 0;
     for (int64_t run = 0; run < n_run; run++) {
         uint8_t seen[MOTE_MAX_EXPERTS] = {0};
-        TRY(route(bench, layer_of(bench, run), input_of(bench, run)));
+        struct router_run router;
+        make_route(bench, layer_of(bench, run), input_of(bench, run), &router);
+        TRY(ops->route(bench->backend, &router.route));
         TRY(ops->download(bench->backend, bench->host_ids, bench->ids, (size_t)n_pair * sizeof(int32_t)));
         for (int64_t i = 0; i < n_pair; i++) {
             total += !seen[bench->host_ids[i]];

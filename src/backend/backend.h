@@ -39,6 +39,7 @@ struct mote_weight {
 
 /* The experts of a layer: y = down(activation(gate(x), up(x))). Formats may differ from projection to projection and
  * from expert to expert. The activation is the set's: layers, and a layer's shared expert, may have their own. */
+struct mote_routing;
 struct mote_expert_set {
     const char *name; /* for messages: "blk.3.ffn_*_exps" */
     int32_t n_expert; /* 0: there are none */
@@ -48,6 +49,9 @@ struct mote_expert_set {
     const struct mote_matrix *up;   /* [n_expert] of [n_ff][d_model] */
     const struct mote_matrix *down; /* [n_expert] of [d_model][n_ff] */
     int act_f32;
+    /* Who chooses among them, so that their kernels can (mote_moe.route); scale and bias are not looked at before a step.
+     * NULL: nobody (shared, dense), or somebody else. */
+    const struct mote_routing *routing;
     void *placed;
 };
 
@@ -164,11 +168,14 @@ struct mote_route {
  * summed in that order in f32. A dense layer is one with shared alone. Experts of a step are read once
  * however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
  * MOTE_ARGUMENT), repeats in a row allowed. hidden, shared_hidden: NULL, or where the inputs of down go
- * (calibration). */
+ * (calibration).
+ * route: done first, whole or in part by whoever computes the experts; it makes x, ids and weights (its own are these),
+ * which are there afterwards, the bits of the operation route. NULL: they are there. */
 struct mote_moe {
     int64_t n_row, d_model;
     int32_t n_used; /* k; 0 when there are no routed experts */
     const float *x;
+    const struct mote_route *route;        /* NULL without routed experts */
     const struct mote_expert_set *experts; /* NULL when n_used is 0 */
     const int32_t *ids;                    /* [n_row][k] */
     const float *weights;                  /* [n_row][k] */

@@ -232,6 +232,7 @@ mote_status mote_cpu_moe(struct mote_backend *backend, const struct mote_moe *jo
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     const struct cpu_layout *at = &cpu->at;
     TRY(check(cpu, job));
+    if (job->route) TRY(mote_cpu_route(backend, job->route));
     struct cpu_moe_step s = {
         .cpu = cpu,
         .job = job,

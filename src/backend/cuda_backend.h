@@ -20,7 +20,7 @@ enum {
     /* Rows that decode kernels, or unfused and plain experts, take through the expert block at once: what lies between
      * its products has room for so many. */
     CUDA_PIECE_ROWS = CUDA_DECODE_ROWS,
-    CUDA_DEFINE = 384,
+    CUDA_DEFINE = 448,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2, /* staging buffers of an upload: one is packed while the other is copied */
     CUDA_STAGE_BYTES = 16 << 20,
@@ -74,12 +74,13 @@ struct cuda_experts {
     uint8_t *data;  /* device: every expert's matrices */
     uint64_t *slot; /* device [n_expert][3]: address of an expert's gate, up and down */
     struct mote_activation activation;
-    int first; /* of an expert's matrices: CUDA_GATE, or CUDA_UP where there is no gate */
+    struct mote_routing routing; /* the one that `decode` can make; n_expert 0: none */
+    int first;                   /* of an expert's matrices: CUDA_GATE, or CUDA_UP where there is no gate */
     struct mote_tile_kind kind[CUDA_PROJECTIONS];
     int32_t n_expert;
     int64_t n_ff, d_model;
     int is_tiled;                  /* all lie in tiles: the fused and prefill kernels can read them */
-    int decode;                    /* program of moe_decode.cu */
+    int decode;                    /* program of moe_decode.cu, with is_tiled */
     int project[CUDA_PROJECTIONS]; /* of moe_reference.cu or plain.cu */
     int split[CUDA_PROJECTIONS];   /* warps of `project` */
     int prefill_gate_up, prefill_down;
@@ -201,6 +202,11 @@ void mote_cuda_destroy(struct mote_backend *backend);
 enum { CUDA_ACTIVATION_TEXT = 48 };
 void mote_cuda_activation_text(const struct mote_activation *activation,
                                char text[CUDA_ACTIVATION_TEXT]); /* cuda_place.c */
+
+/* The constants by which a text knows a routing (route.cu); of no routing when it is NULL. */
+enum { CUDA_ROUTING_TEXT = 128 };
+void mote_cuda_routing_text(const struct mote_routing *routing,
+                            char text[CUDA_ROUTING_TEXT]); /* cuda_moe.c */
 
 /* Launch kernel number `kernel` of a program: all arguments by address, in order, ended by nothing: args[] as
  * mote_cuda_launch takes it. flags: MOTE_CUDA_CHAIN. */

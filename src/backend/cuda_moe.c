@@ -17,16 +17,30 @@ static int router_warps(int64_t d_model)
     return warps < 2 ? 2 : warps;
 }
 
+/* Do their texts know them by the same constants? Scale and bias are arguments. */
+static int is_same_choice(const struct mote_routing *a, const struct mote_routing *b)
+{
+    return a->n_expert == b->n_expert && a->n_used == b->n_used && a->score == b->score &&
+           a->n_group == b->n_group && a->n_group_used == b->n_group_used &&
+           !a->renormalise == !b->renormalise;
+}
+
+void mote_cuda_routing_text(const struct mote_routing *routing, char text[CUDA_ROUTING_TEXT])
+{
+    static const struct mote_routing none = {.n_group = 1, .n_group_used = 1};
+    const struct mote_routing *r = routing ? routing : &none;
+    snprintf(text, CUDA_ROUTING_TEXT,
+             "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d", r->n_expert,
+             r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+}
+
 /* The router placed with these constants; w: its plain weights, NULL: whatever they are. NULL: there is none. */
 static const struct cuda_router *find_router(const struct cuda_backend *cuda, const struct mote_routing *r,
                                              const struct cuda_weight *w)
 {
     for (size_t i = 0; i < cuda->n_router; i++) {
         const struct cuda_router *at = &cuda->router[i];
-        const struct mote_routing *a = &at->routing;
-        if (a->n_expert == r->n_expert && a->n_used == r->n_used && a->score == r->score &&
-            a->n_group == r->n_group && a->n_group_used == r->n_group_used &&
-            !a->renormalise == !r->renormalise && (!w || (at->n_col == w->n_col && at->item == w->kind.item)))
+        if (is_same_choice(&at->routing, r) && (!w || (at->n_col == w->n_col && at->item == w->kind.item)))
             return at;
     }
     return NULL;
@@ -34,10 +48,8 @@ static const struct cuda_router *find_router(const struct cuda_backend *cuda, co
 
 static mote_status router_programs(struct cuda_backend *cuda, struct cuda_router *router)
 {
-    const struct mote_routing *r = &router->routing;
-    char text[96];
-    snprintf(text, sizeof text, "N_EXPERT=%d N_USED=%d SCORE=%d N_GROUP=%d N_GROUP_USED=%d RENORMALISE=%d",
-             r->n_expert, r->n_used, (int)r->score, r->n_group, r->n_group_used, r->renormalise != 0);
+    char text[CUDA_ROUTING_TEXT];
+    mote_cuda_routing_text(&router->routing, text);
     TRY(mote_cuda_program(cuda, &route_text, &router->route, "%s", text));
     if (!router->n_col) return MOTE_OK;
     return mote_cuda_program(cuda, &router_text, &router->router, "%s ITEM=%d D_MODEL=%lld WARPS=%d", text,
@@ -97,7 +109,8 @@ static int fits_router(const struct cuda_backend *cuda, const struct mote_route 
            linear->out[0].y_stride == w->n_row;
 }
 
-static mote_status run_router(struct cuda_backend *cuda, const struct mote_route *job)
+/* chooses: ids and weights too; otherwise logits alone. */
+static mote_status run_router(struct cuda_backend *cuda, const struct mote_route *job, int chooses)
 {
     const struct mote_linear *linear = job->router;
     const struct cuda_weight *w = linear->out[0].weight->placed;
@@ -113,7 +126,7 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
                                 .logits = linear->out[0].y,
                                 .ids = job->ids,
                                 .mix = job->weights,
-                                .ticket = cuda->ticket,
+                                .ticket = chooses ? cuda->ticket : NULL,
                                 .fault = cuda->fault,
                                 .act = cuda->act,
                                 .row_bytes = mote_tile_bytes(&w->kind, w->n_col) / MOTE_TILE_ROWS,
@@ -136,7 +149,7 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    if (fits_router(cuda, job)) return run_router(cuda, job);
+    if (fits_router(cuda, job)) return run_router(cuda, job, 1);
     if (job->router) TRY(mote_cuda_linear(backend, job->router));
     const struct cuda_router *found = find_router(cuda, job->routing, NULL);
     int layer = job->layer;
@@ -154,13 +167,23 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
 
 /* ---- experts ---- */
 
+/* As choose.cuh has it. */
+struct choice_job {
+    const float *logits, *bias;
+    int32_t *ids;
+    float *weights;
+    float scale;
+    int32_t layer;
+};
+
 /* One set of experts over the rows: routed ones, or the shared one (n_used 1, no ids). */
 struct block {
     const struct cuda_experts *experts;
-    const int32_t *ids;    /* [n_row][n_used], or NULL: expert 0 */
-    const float *weights;  /* [n_row][n_used], or NULL: 1 */
-    int squash;            /* weights are gate logits */
-    int n_used, pair_base; /* where its pairs lie in cuda->down */
+    struct choice_job choice; /* with logits: one row, whose kernels choose; no ids, no weights */
+    const int32_t *ids;       /* [n_row][n_used], or NULL: expert 0 */
+    const float *weights;     /* [n_row][n_used], or NULL: 1 */
+    int squash;               /* weights are gate logits */
+    int n_used, pair_base;    /* where its pairs lie in cuda->down */
     const float *x, *residual;
     float *y, *hidden;
     int first_row, n_row; /* first_row: of the step's rows in cuda->act; everything else starts at it */
@@ -208,7 +231,8 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
                   &n_used,
                   &cuda->down,
                   &base,
-                  &cuda->fault};
+                  &cuda->fault,
+                  (void *)(uintptr_t)&b->choice};
     TRY(mote_cuda_run(cuda, e->decode, n_row == 1 ? GATE_UP_ONE : GATE_UP_MANY,
                       up_blocks(cuda, b, ff_unit * 4), (unsigned)n_pair, 1,
                       (unsigned)(2 * (CUDA_DOWN - e->first) * e->split[CUDA_UP] * 32), 0, up));
@@ -224,7 +248,8 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
                     (void *)(uintptr_t)&b->residual,
                     (void *)(uintptr_t)&b->y,
                     &d_model,
-                    &cuda->fault};
+                    &cuda->fault,
+                    (void *)(uintptr_t)&b->choice};
     return mote_cuda_run(cuda, e->decode, n_row == 1 ? DOWN_ONE : DOWN_MANY,
                          (unsigned)((e->d_model + 15) / 16), 1, 1,
                          32 * down_warps(&e->kind[CUDA_DOWN], n_row),
@@ -325,18 +350,40 @@ static mote_status run_unfused(struct cuda_backend *cuda, const struct block *b)
     return MOTE_OK;
 }
 
+/* Is the choice that of the experts' kernels? Of one row: its logits are few, and a choice of every block's own is sooner
+ * there than one that is handed on. */
+static int is_chosen_inside(const struct cuda_backend *cuda, const struct mote_moe *job, int is_fused)
+{
+    const struct mote_route *route = job->route;
+    if (!route || !job->n_used || job->n_row != 1 || !is_fused) return 0;
+    const struct cuda_experts *e = job->experts->placed;
+    return e->is_tiled && is_same_choice(&e->routing, route->routing) && fits_router(cuda, route);
+}
+
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     struct block block[2];
-    int n = 0, is_fused = !cuda->moe_unfused && !job->hidden && !job->shared_hidden, all_tiled = 1;
+    int n = 0, is_fused = !cuda->moe_unfused && !job->hidden && !job->shared_hidden, all_tiled = 1,
+        is_inside = is_chosen_inside(cuda, job, is_fused);
     const float *residual = job->residual;
+    if (is_inside) TRY(run_router(cuda, job->route, 0));
+    else if (job->route) TRY(mote_cuda_route(backend, job->route));
     if (job->n_used)
         block[n++] = (struct block){.experts = job->experts->placed,
                                     .ids = job->ids,
                                     .weights = job->weights,
                                     .n_used = job->n_used,
                                     .hidden = job->hidden};
+    if (is_inside) {
+        block[0].ids = NULL, block[0].weights = NULL;
+        block[0].choice = (struct choice_job){.logits = job->route->logits,
+                                              .bias = job->route->routing->bias,
+                                              .ids = job->route->ids,
+                                              .weights = job->route->weights,
+                                              .scale = job->route->routing->scale,
+                                              .layer = job->route->layer};
+    }
     if (job->shared)
         block[n++] = (struct block){.experts = job->shared->placed,
                                     .weights = job->shared_gate,

@@ -191,8 +191,11 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
 {
     const struct mote_matrix *matrix[CUDA_PROJECTIONS] = {set->gate, set->up, set->down};
     static const char *const name[CUDA_PROJECTIONS] = {"gate", "up", "down"};
-    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
+    char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT], routing[CUDA_ROUTING_TEXT];
     TRY(mote_activation_check(&set->activation, set->gate != NULL));
+    FAIL_IF(set->routing && set->routing->n_expert != set->n_expert, MOTE_ARGUMENT,
+            "%d experts, but its router chooses among %d", set->n_expert, set->routing->n_expert);
+    if (set->routing) placed->routing = *set->routing;
     placed->activation = set->activation;
     placed->first = set->gate ? CUDA_GATE : CUDA_UP;
     placed->is_tiled = 1;
@@ -223,9 +226,11 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
     }
     if (!placed->is_tiled) return MOTE_OK;
     mote_cuda_activation_text(&set->activation, activation);
-    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode, "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld %s",
-                          text[placed->first], text[CUDA_UP], text[CUDA_DOWN], (long long)set->d_model,
-                          (long long)set->n_ff, activation));
+    mote_cuda_routing_text(set->routing, routing);
+    TRY(mote_cuda_program(cuda, &moe_text, &placed->decode,
+                          "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld %s %s", text[placed->first],
+                          text[CUDA_UP], text[CUDA_DOWN], (long long)set->d_model, (long long)set->n_ff,
+                          activation, routing));
     return mote_cuda_prefill_experts(cuda, placed);
 }
 

@@ -29,24 +29,25 @@
         {"linear.cu", "W0=" TILE_##name " COLS=2048 WARPS=16"}, #name, 1 \
     }
 #define SHAPE_30B " D_MODEL=2048 N_FF=768"
+#define ROUTING_30B "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1"
+#define ROUTING_512 "N_EXPERT=512 N_USED=10 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1"
+#define ROUTING_GROUPS "N_EXPERT=256 N_USED=8 SCORE=2 N_GROUP=8 N_GROUP_USED=4 RENORMALISE=1"
 /* By enum mote_activation_kind. */
 #define SWIGLU " ACTIVATION=0 LIMIT=0.0f"
 #define SWIGLU_OAI " ACTIVATION=3 LIMIT=7.0f"
 #define RELU2 " ACTIVATION=4 LIMIT=0.0f"
-#define MOE(name, gate, up, down, activation)                                                 \
-    {                                                                                         \
-        {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B activation}, name, 1 \
+#define MOE_OF(name, gate, up, down, activation, routing)                                                 \
+    {                                                                                                     \
+        {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B activation " " routing}, name, 1 \
     }
+#define MOE(name, gate, up, down, activation) MOE_OF(name, gate, up, down, activation, ROUTING_30B)
 
 const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"bandwidth.cu", ""}, "read", 1},
     {{"rows.cu", "ROWS=1"}, "all", 1},
-    {{"route.cu", "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1"}, "128/8", 1},
-    {{"route.cu", "N_EXPERT=256 N_USED=8 SCORE=2 N_GROUP=8 N_GROUP_USED=4 RENORMALISE=1"}, "256/8-groups", 1},
-    {{"router.cu",
-      "N_EXPERT=128 N_USED=8 SCORE=0 N_GROUP=1 N_GROUP_USED=1 RENORMALISE=1 ITEM=2 D_MODEL=2048 WARPS=16"},
-     "128/8",
-     1},
+    {{"route.cu", ROUTING_30B}, "128/8", 1},
+    {{"route.cu", ROUTING_GROUPS}, "256/8-groups", 1},
+    {{"router.cu", ROUTING_30B " ITEM=2 D_MODEL=2048 WARPS=16"}, "128/8", 1},
     {{"shortlist.cu", "VOCAB=151936"}, "151936", 1},
     {{"shortlist.cu", "VOCAB=262144"}, "262144", 1},
     {{"plain.cu", "ITEM=1"}, "bf16", 1},
@@ -81,6 +82,8 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MOE("NVFP4/AFFINE4", TILE_NVFP4, TILE_NVFP4, TILE_AFFINE4, SWIGLU),
     MOE("MXFP4-oai", TILE_MXFP4, TILE_MXFP4, TILE_MXFP4, SWIGLU_OAI),
     MOE("Q4_K/Q6_K-relu2", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K, RELU2),
+    MOE_OF("IQ2_XXS-512/10", TILE_IQ2_XXS, TILE_IQ2_XXS, TILE_IQ2_XXS, SWIGLU, ROUTING_512),
+    MOE_OF("Q4_K/Q6_K-256/8-groups", TILE_Q4_K, TILE_Q4_K, TILE_Q6_K, SWIGLU, ROUTING_GROUPS),
 
     {{"moe_reference.cu", "W0=" TILE_Q4_K " COLS=2048 SPLIT=4"}, "Q4_K", 0},
     {{"moe_reference.cu", "W0=" TILE_IQ2_XXS " COLS=768 SPLIT=2"}, "IQ2_XXS", 0},

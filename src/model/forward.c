@@ -302,24 +302,20 @@ static mote_status ffn_block(struct mote_forward *f, int64_t index, int64_t n)
             (struct mote_linear_out){&layer->router, f->router, (int64_t)h->n_expert, NULL};
     if (is_gated)
         router.out[router.n_out++] = (struct mote_linear_out){&layer->shared_gate, f->shared_gate, 1, NULL};
-    if (is_moe) {
-        struct mote_route route = {.routing = &layer->routing,
-                                   .router = &router,
-                                   .layer = (int32_t)index,
-                                   .n_row = n,
-                                   .logits = f->router,
-                                   .ids = f->ids,
-                                   .weights = f->weights};
-        TRY(ops->route(f->backend, &route));
-    } else {
-        TRY(ops->linear(f->backend, &router));
-    }
-    TRY(show(f, index, "ffn_norm", f->h, n, h->d_model, is_moe ? n : 0));
+    struct mote_route route = {.routing = &layer->routing,
+                               .router = &router,
+                               .layer = (int32_t)index,
+                               .n_row = n,
+                               .logits = f->router,
+                               .ids = f->ids,
+                               .weights = f->weights};
+    if (!is_moe) TRY(ops->linear(f->backend, &router));
     struct mote_moe moe = {
         .n_row = n,
         .d_model = (int64_t)h->d_model,
         .n_used = is_moe ? (int32_t)h->n_used : 0,
         .x = f->h,
+        .route = is_moe ? &route : NULL,
         .experts = is_moe ? &layer->experts : NULL,
         .ids = f->ids,
         .weights = f->weights,
@@ -331,6 +327,7 @@ static mote_status ffn_block(struct mote_forward *f, int64_t index, int64_t n)
         .shared_hidden = is_shown && layer->shared.n_expert ? f->shared : NULL,
     };
     TRY(ops->moe(f->backend, &moe));
+    TRY(show(f, index, "ffn_norm", f->h, n, h->d_model, is_moe ? n : 0));
     if (moe.hidden)
         TRY(show(f, index, "ffn_hidden", moe.hidden, n * moe.n_used, (uint64_t)layer->experts.n_ff, n));
     if (moe.shared_hidden)

@@ -354,16 +354,17 @@ static mote_status load_layer(struct mote_network *model, uint64_t index)
             TRY(load_experts(model, index, rule, dim[rule->rows], dim[rule->cols], field));
         }
     }
-    if (is_moe)
-        layer->routing = (struct mote_routing){
-            .score = model->arch->score,
-            .n_expert = (int32_t)h->n_expert,
-            .n_used = (int32_t)h->n_used,
-            .n_group = (int32_t)h->n_group,
-            .n_group_used = (int32_t)h->n_group_used,
-            .renormalise = h->renormalise,
-            .scale = (float)h->expert_scale,
-        };
+    if (!is_moe) return MOTE_OK;
+    layer->routing = (struct mote_routing){
+        .score = model->arch->score,
+        .n_expert = (int32_t)h->n_expert,
+        .n_used = (int32_t)h->n_used,
+        .n_group = (int32_t)h->n_group,
+        .n_group_used = (int32_t)h->n_group_used,
+        .renormalise = h->renormalise,
+        .scale = (float)h->expert_scale,
+    };
+    layer->experts.routing = &layer->routing;
     return MOTE_OK;
 }
 

@@ -9,12 +9,15 @@
 // [n_expert][gate, up, down] addresses. Experts without a gate have half the warps in gate_up, and no kernel reads their
 // first address.
 // moe_reference.cu is the same one product at a time: the same bits.
+// The experts of one row need not be chosen before: a block of either kernel makes the choice for itself, from the logits
+// (choose.cuh). A block of gate_up goes as far as its own pair; one that goes to the end leaves ids and weights in memory.
 // Constants: GATE, UP, DOWN (template arguments of Tile<> before the columns; without a gate GATE is UP), D_MODEL, N_FF,
-// ACTIVATION, LIMIT (expert.cuh).
+// ACTIVATION, LIMIT (expert.cuh); those of route.cu, N_EXPERT 0: ids are always there.
 #include "common.cuh"
 #include "act.cuh"
 #include "expert.cuh"
 #include "dot.cuh"
+#include "choose.cuh"
 
 constexpr int MANY_ROWS = 4; // rows of an expert that share a pass over its weights
 constexpr int MAX_PAIRS = 1024; // CUDA_DECODE_PAIRS of cuda_backend.h
@@ -22,6 +25,8 @@ constexpr int FF_PAD = (N_FF + 127) / 128 * 128;
 using Gate = Tile<GATE, D_MODEL>;
 using Up = Tile<UP, D_MODEL>;
 using Down = Tile<DOWN, N_FF>;
+constexpr bool CHOOSES = N_EXPERT > 0;
+using Chosen = Choice<CHOOSES ? N_EXPERT : 1, CHOOSES ? N_USED : 1, SCORE, N_GROUP, N_GROUP_USED, RENORMALISE>;
 
 __device__ __forceinline__ int valid_expert(const int *ids, int pair, int n_expert)
 {
@@ -33,6 +38,19 @@ __device__ __forceinline__ void check_expert(const int *ids, int pair, int n_exp
 {
     if (ids && (ids[pair] < 0 || ids[pair] >= n_expert) && atomicCAS(&fault->code, 0, MOTE_STEP_EXPERT) == 0)
         fault->row = pair, fault->value = ids[pair];
+}
+
+// Where an expert's gate, up, down (0, 1, 2) is; the table passes through L1.
+__device__ __forceinline__ const u8 *matrix_of(const u64 *slot, int expert, int which)
+{
+    uint2 v = keep8(slot + expert * 3 + which);
+    return (const u8 *)((u64)v.y << 32 | v.x);
+}
+
+// The slot table to L1, before the ids are known: it is older than any step.
+__device__ __forceinline__ void expect_slots(const u64 *slot, int n_expert)
+{
+    for (int i = threadIdx.x * 16; i < n_expert * 3; i += blockDim.x * 16) keep4(slot + i);
 }
 
 // ---- stage one ----
@@ -60,24 +78,19 @@ template <int ROWS> struct UpParts {
     }
 };
 
-// Where the weights of a block's side are; the table passes through L1.
+// Where the weights of a block's side are.
 __device__ __forceinline__ const u8 *side_of(const u64 *slot, int expert, int side)
 {
-    uint2 v = keep8(slot + expert * 3 + 2 - SIDES + side);
-    return (const u8 *)((u64)v.y << 32 | v.x);
+    return matrix_of(slot, expert, 2 - SIDES + side);
 }
 
-// The slot table to L1, before the ids are known: it is older than any step.
-__device__ __forceinline__ void expect_slots(const u64 *slot, int n_expert)
-{
-    for (int i = threadIdx.x * 16; i < n_expert * 3; i += blockDim.x * 16) keep4(slot + i);
-}
-
-// Grid: (FF_PAD / 32, n_used).
+// Grid: (FF_PAD / 32, n_used). With logits in `choice` ids is null.
 extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     gate_up_one(const u64 *slot, int n_expert, const int *ids, const __grid_constant__ mote_step_act x, int n_pair, int n_used,
-                const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault)
+                const __grid_constant__ mote_step_act h, int pair_base, mote_step_fault *fault,
+                const __grid_constant__ ChoiceJob choice)
 {
+    __shared__ Chosen chosen;
     __shared__ UpParts<1> parts;
     __shared__ SharedRows<Gate::UNITS, 1> row;
     __shared__ __align__(16) u32 lut_gate[Gate::LUT_WORDS ? Gate::LUT_WORDS : 1];
@@ -88,10 +101,14 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (!SAME && Up::LUT_WORDS) Up::fill(lut_up, threadIdx.x, blockDim.x);
     expect_slots(slot, n_expert);
     chain_wait();
-    chain_launch(); // only now: `down` reads the ids before it waits for this kernel
-    int expert = valid_expert(ids, pair, n_expert);
+    chain_launch(); // only now: `down` reads the ids, or the logits, before it waits for this kernel
     row.take(0, x, 0); // on its way while the slot is looked up
-    const u8 *matrix = side_of(slot, expert, side);
+    bool chooses = CHOOSES && choice.logits;
+    if (chooses) { // in order: those of the last pair are all
+        if (warp == 0) chosen.choose(choice.logits, choice.bias, pair + 1, 0, choice.layer, fault);
+        __syncthreads();
+    }
+    const u8 *matrix = side_of(slot, chooses ? chosen.ids[pair] : valid_expert(ids, pair, n_expert), side);
     auto row_is_there = [] {
         copy_wait<0>();
         __syncthreads();
@@ -120,6 +137,8 @@ extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_BLOCKS)
     if (threadIdx.x == 0) check_expert(ids, pair, n_expert, fault);
     __syncthreads();
     if (warp == 0) quantise32(parts.hidden(lane, 0), h, FF_PAD / 128, pair_base + pair, blockIdx.x);
+    else if (chooses && warp == 1 && blockIdx.x == 0 && pair == n_used - 1)
+        chosen.leave(choice.scale, 0, choice.ids, choice.weights);
 }
 
 // Tiles f = blockIdx.x, + gridDim.x, .. of h for the pairs member[0 .. n): one kind's side of the block. The weights of
@@ -254,27 +273,40 @@ __device__ __forceinline__ void sum_pairs(const float *part, const float *mix, i
     }
 }
 
-// Grid: d_model / 16. A warp takes a pair and a share of its columns.
+// Grid: d_model / 16. A warp takes a pair and a share of its columns. With logits in `choice` ids and weights are null.
 extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1 : 2)
     down_one(const u64 *slot, int n_expert, const int *ids, const float *weights, int squash,
              const __grid_constant__ mote_step_act h, int n_row, int n_used, int pair_base, const float *residual, float *y,
-             int d_model, mote_step_fault *fault)
+             int d_model, mote_step_fault *fault, const __grid_constant__ ChoiceJob choice)
 {
     extern __shared__ float part[];
+    __shared__ Chosen chosen;
     __shared__ float before[16]; // the residual
     __shared__ __align__(16) u32 lut[Down::LUT_WORDS ? Down::LUT_WORDS : 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_job = n_used * DOWN_SPLIT, first = warp % DOWN_SPLIT;
     const Share<Down, DOWN_SPLIT> share(first, lane);
     Dot<Down, 1, DOWN_SPLIT> dot;
-    // The ids are older than the kernel ahead (gate_up), so the first weights can be asked for while that one runs.
+    // The ids, or the logits, are older than the kernel ahead (gate_up), so the first weights can be asked for while that
+    // one runs.
+    bool chooses = CHOOSES && choice.logits;
+    if (chooses) {
+        expect_slots(slot, n_expert);
+        if (warp == 0) chosen.choose(choice.logits, choice.bias, n_used, 0, choice.layer, fault);
+        __syncthreads();
+    }
+    auto record_of = [&](int pair) {
+        int expert = chooses ? chosen.ids[pair] : valid_expert(ids, pair, n_expert);
+        return matrix_of(slot, expert, 2) + (size_t)blockIdx.x * Down::BYTES;
+    };
     const u8 *record = 0;
     if (warp < n_job) {
-        record = (const u8 *)slot[valid_expert(ids, warp / DOWN_SPLIT, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
+        record = record_of(warp / DOWN_SPLIT);
         dot.start(record, share);
     }
     // So are their weights and the residual.
     float *mix = part + DOWN_SPLIT * n_used * 16;
-    take_weights(mix, weights, squash, n_used);
+    if (!chooses) take_weights(mix, weights, squash, n_used);
+    else if (warp == 0) chosen.weigh(choice.scale, mix);
     if (threadIdx.x < 16)
         before[threadIdx.x] = residual && (int)(blockIdx.x * 16 + threadIdx.x) < d_model ? residual[blockIdx.x * 16 + threadIdx.x] : 0;
     if (Down::LUT_WORDS) {
@@ -286,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, Down::SUBS > 1 ? 1
     for (int job = warp; job < n_job; job += DOWN_WARPS) {
         int pair = job / DOWN_SPLIT;
         if (job != warp) {
-            record = (const u8 *)slot[valid_expert(ids, pair, n_expert) * 3 + 2] + (size_t)blockIdx.x * Down::BYTES;
+            record = record_of(pair);
             dot.start(record, share);
         }
         LaneRows<1> row(pair_base + pair, 1, lane);

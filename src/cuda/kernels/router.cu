@@ -2,8 +2,9 @@
 // shared expert's gate), the choice of experts, and the normed row as experts read it. One launch.
 //
 // One idea: a block makes the logits of a few experts for one row, norming the row for itself while the weights are on
-// their way; the last block of a row to finish (an atomic ticket) chooses.
-// Constants: those of choose.cuh; ITEM (0 f16, 1 bf16, 2 f32: the router's weights), D_MODEL, WARPS.
+// their way; the last block of a row to finish (an atomic ticket) chooses. A row alone may be left without a choice: the
+// kernels behind make it for themselves (moe_decode.cu), which is sooner than logits can be read back here.
+// Constants: those of route.cu; ITEM (0 f16, 1 bf16, 2 f32: the router's weights), D_MODEL, WARPS.
 #include "choose.cuh"
 #include "act.cuh"
 #include "plain.cuh"
@@ -23,7 +24,7 @@ struct Router {
     float *gate_logit;     // [rows]
     int *ids;              // [rows][N_USED]
     float *mix;            // [rows][N_USED]
-    int *ticket;           // [rows], zero
+    int *ticket;           // [rows], zero; null: nobody chooses here
     mote_step_fault *fault;
     mote_step_act act;     // q null: not wanted
     size_t row_bytes;
@@ -34,7 +35,8 @@ struct Router {
 extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_constant__ Router job)
 {
     __shared__ __align__(16) float x[UNITS * 128];
-    __shared__ float square[WARPS], part[WARPS], prob[N_EXPERT];
+    __shared__ float square[WARPS], part[WARPS];
+    __shared__ Choice<N_EXPERT, N_USED, SCORE, N_GROUP, N_GROUP_USED, RENORMALISE> choice;
     __shared__ int is_last;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.y;
     int expert = blockIdx.x * BLOCK_EXPERTS + warp / 2, first = (warp & 1) * 32 + lane;
@@ -105,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_consta
         if (is_gate) job.gate_logit[row] = logit;
         else job.logits[(size_t)row * N_EXPERT + expert] = logit + (job.bias ? job.bias[expert] : 0);
     }
+    if (!job.ticket) return;
     __syncthreads();
     if (threadIdx.x == 0) {
         is_last = count_up(job.ticket + row) == job.n_block - 1;
@@ -112,5 +115,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) router(const __grid_consta
     }
     __syncthreads();
     if (!is_last || warp) return;
-    choose_row(job.logits + (size_t)row * N_EXPERT, prob, job.choice_bias, job.scale, row, job.ids, job.mix, job.layer, job.fault);
+    choice.choose(job.logits + (size_t)row * N_EXPERT, job.choice_bias, N_USED, row, job.layer, job.fault);
+    choice.leave(job.scale, row, job.ids, job.mix);
 }
