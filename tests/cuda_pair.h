@@ -381,10 +381,18 @@ static inline int is_wide(const struct mote_matrix *m)
            (random_is_affine(m->format) && m->scale_format != MOTE_FORMAT_F16);
 }
 
-static inline double budget_of(const struct mote_matrix *m, int size)
+/* Long steps multiply such weights by activations of 8 bits, unless told otherwise (act_f32). */
+static inline int is_int8(enum mote_format format)
+{
+    return format == MOTE_FORMAT_TQ1_0 || format == MOTE_FORMAT_TQ2_0 || format == MOTE_FORMAT_Q1_0 ||
+           format == MOTE_FORMAT_PQ2_0 || format == MOTE_FORMAT_PTQ1_0;
+}
+
+static inline double budget_of(const struct mote_matrix *m, int size, int act_f32)
 {
     if (is_plain(m->format)) return size == FEW ? 1e-5 : 1e-3;
     if (size == FEW) return 1e-4;
+    if (is_int8(m->format) && !act_f32) return 1.5e-2;
     return is_wide(m) ? 1e-2 : 2e-3;
 }
 

@@ -61,6 +61,10 @@ static inline u32 min(u32 a, u32 b)
 {
     return a < b ? a : b;
 }
+static inline u32 max(u32 a, u32 b)
+{
+    return a > b ? a : b;
+}
 static inline int max(int a, int b)
 {
     return a > b ? a : b;
@@ -377,6 +381,26 @@ template <int N, int BF16> struct Wgmma {
                            (double)value(right);
                 }
                 d[i] = (float)sum;
+            }
+        });
+    }
+};
+
+/* The same of bytes; `fresh`: d starts at zero. */
+template <int N> struct WgmmaS8 {
+    static void add(int (&d)[N / 2], const u32 (&a)[4], u32 b, int fresh)
+    {
+        device_exchange(a, sizeof a, [&](u64(*slot)[16]) {
+            int g = device_lane() / 4, t = device_lane() % 4;
+            for (int i = 0; i < N / 2; i++) {
+                int row = g + 8 * (i >> 1 & 1), token = i / 4 * 8 + 2 * t + (i & 1), sum = fresh ? 0 : d[i];
+                for (int k = 0; k < 32; k++) {
+                    u32 left[4], at = (b & 0x3FFF) * 16 + (u32)(token / 8 * 1024 + token % 8 * 128 + k);
+                    memcpy(left, slot[row % 8 * 4 + k % 16 / 4], sizeof left);
+                    sum += (i8)(left[(row >> 3) + 2 * (k >> 4)] >> 8 * (k % 4)) *
+                           (i8)shared[at ^ (at >> 7 & 7) << 4];
+                }
+                d[i] = sum;
             }
         });
     }

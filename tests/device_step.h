@@ -144,7 +144,7 @@ template <class T> static inline T device_read(T v, int lane, int width = 32)
     });
 }
 #define __shfl_sync(mask, ...) device_read(__VA_ARGS__)
-#define __shfl_xor_sync(mask, v, bits) device_shuffle(v, [&](int i) { return i ^ (bits); })
+#define __shfl_xor_sync(mask, v, bits) device_shuffle(v, [&](int lane_) { return lane_ ^ (bits); })
 
 template <class T, class Join> static inline T device_reduce(T v, Join join)
 {
@@ -166,13 +166,14 @@ static inline int __reduce_add_sync(u32, int v)
 {
     return device_reduce(v, [](int a, int b) { return a + b; });
 }
-static inline u32 __ballot_sync(u32, bool v)
+static inline u32 device_ballot(bool v)
 {
     return device_reduce((u32)v << device_lane(), [](u32 a, u32 b) { return a | b; });
 }
-static inline bool __any_sync(u32 mask, bool v)
+#define __ballot_sync(mask, v) device_ballot(v)
+static inline bool __any_sync(u32, bool v)
 {
-    return __ballot_sync(mask, v) != 0;
+    return device_ballot(v) != 0;
 }
 static inline float warp_sum(float v) /* the exchanges of common.cuh at once, in their order */
 {

@@ -261,10 +261,10 @@ static inline void reference_free(struct reference *r)
 }
 
 /* Three products and two roundings of the activations; a plain set is as exact as f32. */
-static inline double moe_budget(const struct layer *l, int size)
+static inline double moe_budget(const struct layer *l, int size, int act_f32)
 {
     double most = 0;
-    for (int p = 0; p < 3; p++) most = fmax(most, budget_of(&l->pool[p].m, size));
+    for (int p = 0; p < 3; p++) most = fmax(most, budget_of(&l->pool[p].m, size, act_f32));
     return 2 * most;
 }
 

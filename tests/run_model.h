@@ -58,6 +58,7 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
     const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;
     struct mote_backend_options backend = {.n_thread = o->n_thread,
+                                           .act_f32 = o->act_f32,
                                            .moe_unfused = o->moe_unfused,
                                            .no_graph = o->no_graph,
                                            .compact = o->compact};

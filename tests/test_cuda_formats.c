@@ -143,6 +143,7 @@ static void test_formats(void **state)
         struct run fused, unfused, cpu;
         struct run_options options = {.catalogue = model[r].catalogue,
                                       .device = &mote_backend_cuda,
+                                      .act_f32 = 1,
                                       .max_row = FORMAT_ROWS,
                                       .compact = recipes[r].compact};
         const char *name = recipes[r].name;

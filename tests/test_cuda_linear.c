@@ -102,7 +102,7 @@ static void run_linear(const struct linear_case *c, const struct linear_memory *
     must(ops->download(m->cuda, out, m->y, bytes));
 }
 
-static void check_linear(struct mote_backend *cuda, struct linear_case *c, struct worst *worst,
+static void check_linear(struct mote_backend *cuda, struct linear_case *c, int act_f32, struct worst *worst,
                          struct report *report)
 {
     static const int64_t all_sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 32, 33, 129, 512, 0},
@@ -138,7 +138,7 @@ static void check_linear(struct mote_backend *cuda, struct linear_case *c, struc
     for (; *sizes; sizes++) {
         int64_t n_x = *sizes;
         int is_many = n_x > DECODE_ROWS;
-        double budget = budget_of(w, is_many);
+        double budget = budget_of(w, is_many, act_f32);
         report->n_case++;
         run_linear(c, &m, m.x, m.host_residual, n_x, y);
         for (int64_t i = 0; i < n_x; i++) {
@@ -181,29 +181,29 @@ static void check_linear(struct mote_backend *cuda, struct linear_case *c, struc
     free(x), free(want), free(size), free(y), free(again), free(first);
 }
 
-/* Every format, or those that lie otherwise when compact. */
-static int is_tried(enum mote_format format, int compact)
+/* Every format; or those that lie otherwise when compact, that long steps read otherwise with act_f32. */
+static int is_tried(enum mote_format format, int compact, int act_f32)
 {
-    if (compact) return lies_compact(format);
+    if (compact || act_f32) return (!compact || lies_compact(format)) && (!act_f32 || is_int8(format));
     return mote_format_traits(format)->family != MOTE_FAMILY_OTHER &&
            (!quick() || format <= MOTE_FORMAT_BF16 || is_hot(format));
 }
 
-static void check_formats(int compact)
+static void check_formats(const char *what, int compact, int act_f32)
 {
     enum { MAX_CASE = MOTE_FORMAT_COUNT * 5 };
     static struct linear_case cases[MAX_CASE];
-    static struct worst worst;
+    struct worst worst = {0};
     struct report report;
     mote_rng_seed(&rng, 31);
     report_begin(&report);
-    struct mote_backend_options options = {.compact = compact};
+    struct mote_backend_options options = {.compact = compact, .act_f32 = act_f32};
     struct mote_backend *cuda = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     int n = 0;
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
         int64_t width[6];
-        if (!is_tried(format, compact)) continue;
+        if (!is_tried(format, compact, act_f32)) continue;
         widths_of(format, width);
         for (int i = 0; width[i]; i++) {
             struct linear_case *c = &cases[n];
@@ -218,29 +218,31 @@ static void check_formats(int compact)
     make_ready(cuda);
     print_message("%d matrices ready in %.1f s\n", n, mote_seconds() - start);
     for (int i = 0; i < n; i++) {
-        if (cases[i].is_placed) check_linear(cuda, &cases[i], &worst, &report);
+        if (cases[i].is_placed) check_linear(cuda, &cases[i], act_f32, &worst, &report);
         cuda->ops->unplace(cuda, cases[i].weight.placed);
         take_back(cuda, (void *)(uintptr_t)cases[i].weight.bias);
         free(cases[i].bias);
         matrix_free(&cases[i].w);
     }
     cuda->ops->destroy(cuda);
-    worst_print(&worst, compact ? "linear, compact" : "linear");
-    report_end(&report, "linear");
+    worst_print(&worst, what);
+    report_end(&report, what);
 }
 
 static void test_formats(void **state)
 {
     (void)state;
     need_device();
-    check_formats(0);
+    check_formats("linear", 0, 0);
+    check_formats("linear, f32 activations", 0, 1);
 }
 
 static void test_compact_formats(void **state)
 {
     (void)state;
     need_device();
-    check_formats(1);
+    check_formats("linear, compact", 1, 0);
+    check_formats("linear, compact, f32 activations", 1, 1);
 }
 
 /* ---- a norm, several outs, and inputs handed from one operation to the next ---- */
@@ -332,7 +334,7 @@ static void test_jobs(void **state)
                     int64_t n_row = jobs[j].n_row[o];
                     get_floats(cuda, y, dy[o], n * n_row);
                     double error = error_against(y, want[o], n * n_row, norm64(want[o], n * n_row));
-                    double budget = budget_of(&w[j][o].m, n > DECODE_ROWS);
+                    double budget = budget_of(&w[j][o].m, n > DECODE_ROWS, 0);
                     if (!(error <= budget))
                         report_failure(&report,
                                        "job %d out %d (%s, %lld rows of W) rows %lld in place %d: error "
@@ -409,7 +411,7 @@ static void check_embed(int compact)
     struct mote_weight weight[MOTE_FORMAT_COUNT] = {0};
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
-        if (!is_tried(format, compact)) continue;
+        if (!is_tried(format, compact, 0)) continue;
         /* widths that the products have had compiled already */
         w[f] = matrix_make(&rng, format, VOCAB, 256, 64, MOTE_FORMAT_F16, 0);
         weight[f] = (struct mote_weight){.name = mote_format_traits(format)->name, .w = w[f].m};
@@ -441,7 +443,7 @@ static void check_embed(int compact)
                 }
         }
     }
-    for (int bad = 0; bad < 2; bad++) {
+    for (int bad = 0; bad < 2 && !compact; bad++) {
         int32_t odd[ROWS];
         memcpy(odd, token, sizeof odd);
         odd[11] = bad ? VOCAB : -1;

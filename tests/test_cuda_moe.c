@@ -38,6 +38,7 @@ enum { SIZE_COUNT = sizeof sizes / sizeof *sizes, UNFUSED = 1 };
 struct check {
     const struct layer *l;
     struct placed placed[2]; /* fused, unfused */
+    int act_f32;
     struct worst *worst;
     struct report *report;
 };
@@ -65,7 +66,7 @@ static void check_kind(struct check *c, enum routing_kind kind)
             struct mote_moe job = job_of(&c->placed[v], s, &m[v], 0, n);
             float *out = v ? other : y;
             /* unfused, long steps too multiply integers of 16 bits */
-            double budget = moe_budget(l, is_many && v != UNFUSED ? MANY : FEW);
+            double budget = moe_budget(l, is_many && v != UNFUSED ? MANY : FEW, c->act_f32);
             run_moe(m[v].backend, &job, out);
             c->report->n_case++;
             for (int64_t i = 0; i < n; i++) {
@@ -114,11 +115,11 @@ static void check_kind(struct check *c, enum routing_kind kind)
 }
 
 /* The layer's sets on both backends, all kinds of routing or the first and one other. */
-static void check_layer(struct mote_backend *const backend[2], struct layer *l, int kinds,
+static void check_layer(struct mote_backend *const backend[2], struct layer *l, int kinds, int act_f32,
                         struct worst *worst, struct report *report)
 {
     static int turn;
-    struct check c = {.l = l, .worst = worst, .report = report};
+    struct check c = {.l = l, .act_f32 = act_f32, .worst = worst, .report = report};
     report_subject(report);
     int ok = 1;
     for (int v = 0; v < 2 && ok; v++) {
@@ -137,7 +138,7 @@ static void check_layer(struct mote_backend *const backend[2], struct layer *l, 
         if (c.placed[v].backend) layer_unplace(&c.placed[v]);
 }
 
-static void open_both(struct mote_backend *backend[2], int64_t d_model, int compact)
+static void open_both(struct mote_backend *backend[2], int64_t d_model, int compact, int act_f32)
 {
     struct mote_backend_limits limits = {.max_row = MAX_ROW,
                                          .max_col = d_model,
@@ -149,7 +150,7 @@ static void open_both(struct mote_backend *backend[2], int64_t d_model, int comp
                                          .act_moe = 7,
                                          .act_down = 7};
     for (int v = 0; v < 2; v++) {
-        struct mote_backend_options options = {.moe_unfused = v, .compact = compact};
+        struct mote_backend_options options = {.moe_unfused = v, .compact = compact, .act_f32 = act_f32};
         backend[v] = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     }
 }
@@ -195,7 +196,7 @@ static void test_formats(void **state)
     mote_rng_seed(&rng, 41);
     report_begin(&report);
     struct mote_backend *backend[2];
-    open_both(backend, D_MODEL, 0);
+    open_both(backend, D_MODEL, 0, 0);
     int n = 0;
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
@@ -208,7 +209,7 @@ static void test_formats(void **state)
         layer_make(&rng, &layers[n++], &small, &mixed[i]);
     prepare(backend, layers, n);
     for (int i = 0; i < n; i++) {
-        check_layer(backend, &layers[i], quick() ? 1 : KINDS, &worst, &report);
+        check_layer(backend, &layers[i], quick() ? 1 : KINDS, 0, &worst, &report);
         layer_free(&layers[i]);
     }
     close_both(backend);
@@ -231,7 +232,7 @@ static void test_shapes(void **state)
     mote_rng_seed(&rng, 42);
     report_begin(&report);
     struct mote_backend *backend[2];
-    open_both(backend, D_MODEL, 0);
+    open_both(backend, D_MODEL, 0, 0);
     int n = quick() ? 3 : COMMON;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         if (quick() && shapes[s].n_expert > 60) continue;
@@ -239,7 +240,7 @@ static void test_shapes(void **state)
         if (s == 0) prepare(backend, layers, n);
         double start = mote_seconds();
         for (int i = 0; i < n; i++) {
-            check_layer(backend, &layers[i], quick() ? 1 : 2, &worst, &report);
+            check_layer(backend, &layers[i], quick() ? 1 : 2, 0, &worst, &report);
             layer_free(&layers[i]);
         }
         print_message("%d of %d experts: %.1f s\n", shapes[s].n_used, shapes[s].n_expert,
@@ -258,7 +259,7 @@ struct layer_row {
 
 enum { MAX_LAYER_ROWS = 16 };
 
-static void check_rows(const char *what, const struct layer_row *rows, int n_row, int compact)
+static void check_rows(const char *what, const struct layer_row *rows, int n_row, int compact, int act_f32)
 {
     static struct worst worst;
     static struct layer layers[MAX_LAYER_ROWS];
@@ -272,10 +273,10 @@ static void check_rows(const char *what, const struct layer_row *rows, int n_row
         if (quick() && d_model > 512) break;
         for (end = i; end < n_row && rows[end].shape.d_model == d_model; end++)
             layer_make(&rng, &layers[end], &rows[end].shape, &rows[end].recipe);
-        open_both(backend, d_model, compact);
+        open_both(backend, d_model, compact, act_f32);
         prepare(backend, layers + i, end - i);
         for (int j = i; j < end; j++) {
-            check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
+            check_layer(backend, &layers[j], quick() ? 1 : 2, act_f32, &worst, &report);
             layer_free(&layers[j]);
         }
         close_both(backend);
@@ -304,7 +305,7 @@ static void test_widths(void **state)
         {{8, 2, 2048, 768, 512}, ALL(AFFINE4)},
         {{8, 2, 2048, 768, 0}, PARTS(Q4_K, Q4_K, Q8_0, 64, F16)},
     };
-    check_rows("widths", rows, sizeof rows / sizeof *rows, 0);
+    check_rows("widths", rows, sizeof rows / sizeof *rows, 0, 0);
 }
 
 /* What lies otherwise when memory is short: alone, among others, shared by several warps, of many experts. */
@@ -320,7 +321,22 @@ static void test_compact(void **state)
         {{8, 2, 2048, 768, 512}, ALL(TQ1_0)},
         {{8, 2, 2048, 768, 0}, PARTS(TQ1_0, PTQ1_0, TQ2_0, 64, F16)},
     };
-    check_rows("compact", rows, sizeof rows / sizeof *rows, 1);
+    check_rows("compact", rows, sizeof rows / sizeof *rows, 1, 0);
+    check_rows("compact, f32 activations", rows, sizeof rows / sizeof *rows, 1, 1);
+}
+
+/* What long steps multiply in 8-bit integers, in halves. */
+static void test_act_f32(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct layer_row rows[] = {
+        {{4, 2, 512, 256, 256}, ALL(TQ2_0)},
+        {{4, 2, 512, 384, 128}, ALL(Q1_0)},
+        {{32, 2, 512, 384, 0}, PARTS(PQ2_0, PQ2_0, Q1_0, 64, F16)},
+    };
+    check_rows("8-bit activations", rows, sizeof rows / sizeof *rows, 0, 0);
+    check_rows("f32 activations", rows, sizeof rows / sizeof *rows, 0, 1);
 }
 
 /* Every activation, with and without a gate, in decode, prefill and one product at a time; the shared expert has one of
@@ -337,6 +353,7 @@ static void test_activations(void **state)
         {{16, 4, 512, 256, 256}, ALL(Q8_0)},
         {{16, 4, 512, 96, 352}, ALL(MXFP4)},
         {{60, 4, 512, 256, 0}, ALL(IQ2_XXS)},
+        {{16, 4, 512, 384, 128}, ALL(Q1_0)},
         {{16, 4, 512, 256, 256}, GROUPS(Q8_0, 32, AFFINE4, 128, AFFINE6, 64, F16)},
         {{16, 4, 512, 256, 256}, ALL(BF16)},
         {{8, 2, 2048, 768, 512}, PARTS(Q4_K, Q4_K, Q6_K, 64, F16)},
@@ -359,10 +376,10 @@ static void test_activations(void **state)
                 r.shared_activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
                 if (!quick() || end % 2 == 0) layer_make(&rng, &layers[n++], &rows[end].shape, &r);
             }
-        open_both(backend, d_model, 0);
+        open_both(backend, d_model, 0, 0);
         prepare(backend, layers, n);
         for (int j = 0; j < n; j++) {
-            check_layer(backend, &layers[j], quick() ? 1 : 2, &worst, &report);
+            check_layer(backend, &layers[j], quick() ? 1 : 2, 0, &worst, &report);
             layer_free(&layers[j]);
         }
         close_both(backend);
@@ -386,7 +403,7 @@ static void test_dense_and_hidden(void **state)
     mote_rng_seed(&rng, 44);
     report_begin(&report);
     struct mote_backend *backend[2];
-    open_both(backend, D_MODEL, 0);
+    open_both(backend, D_MODEL, 0, 0);
     static struct layer layers[N];
     for (int i = 0; i < N; i++) layer_make(&rng, &layers[i], &shape, &recipes[i]);
     prepare(backend, layers, N);
@@ -417,8 +434,8 @@ static void test_dense_and_hidden(void **state)
             memory_make(&m, backend[v], &in, 33);
             for (size_t z = 0; z < sizeof counts / sizeof *counts; z++) {
                 int64_t n = counts[z];
-                double loose = moe_budget(l, n > DECODE_ROWS && v != UNFUSED ? MANY : FEW),
-                       fine = moe_budget(l, FEW);
+                double loose = moe_budget(l, n > DECODE_ROWS && v != UNFUSED ? MANY : FEW, 0),
+                       fine = moe_budget(l, FEW, 0);
                 struct mote_moe job = job_of(&placed, &alone, &m, 0, n);
                 job.experts = NULL, job.ids = NULL, job.weights = NULL, job.shared_gate = NULL,
                 job.residual = NULL;
@@ -484,7 +501,7 @@ static void test_refusals(void **state)
     static const int64_t counts[] = {1, 3, 16, 17};
     struct mote_backend *backend[2];
     mote_rng_seed(&rng, 45);
-    open_both(backend, D_MODEL, 0);
+    open_both(backend, D_MODEL, 0, 0);
     for (int i = 0; i < 2; i++) {
         struct layer l;
         struct input in;
@@ -546,10 +563,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),          cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_widths),           cmocka_unit_test(test_compact),
-        cmocka_unit_test(test_dense_and_hidden), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_formats),  cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_widths),   cmocka_unit_test(test_compact),
+        cmocka_unit_test(test_act_f32),  cmocka_unit_test(test_dense_and_hidden),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

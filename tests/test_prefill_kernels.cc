@@ -179,18 +179,18 @@ template <int WIDTH> static void check_linear(void (*kernel)(Linear), int plain)
     for (size_t i = 0; i < x.size(); i++) x[i] = ldexpf(normal(), plain ? (int)(i / COLS) * 3 - 100 : 0);
     for (float &v : bias) v = normal();
     run((unsigned)(n_token + 3) / 4, 1, 1024, prefill_convert,
-        Convert{x.data(), halves.data(), scale.data(), n_token, COLS, X_BF16});
-    Linear job = {halves.data(), scale.data(), {}, OUTS, n_token};
+        Convert{x.data(), halves.data(), scale.data(), NULL, n_token, COLS, X_BF16});
+    Linear job = {halves.data(), scale.data(), {{}, OUTS, n_token}};
     for (int j = 0; j < OUTS; j++) {
         m[j] = make_matrix(FORMAT0, n_row[j], Tile<W0, COLS>::BYTES);
         y[j] = array<float>((size_t)(n_token * stride[j]), 7.0f);
-        job.out[j] = LinearOut{m[j].tiles.data(),
-                               plain || j ? NULL : bias.data(),
-                               plain || j ? NULL : y[j].data(),
-                               y[j].data(),
-                               stride[j],
-                               n_row[j],
-                               j};
+        job.to.out[j] = LinearOut{m[j].tiles.data(),
+                                  plain || j ? NULL : bias.data(),
+                                  plain || j ? NULL : y[j].data(),
+                                  y[j].data(),
+                                  stride[j],
+                                  n_row[j],
+                                  j};
     }
     run(OUTS, (unsigned)(n_token + WIDTH - 1) / WIDTH, threads(1), kernel, job);
     for (int i = 0; i < n_token; i++)
@@ -266,7 +266,7 @@ static void test_moe(void **state)
     array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)n_pair * KP + 8, 0xFFFF);
     array<float> flat((size_t)n_pair * COLS, NAN), shared_flat((size_t)TOKENS * COLS, NAN);
 
-    begin_job begin = {Convert{x.data(), halves.data(), scale.data(), TOKENS, COLS, X_BF16},
+    begin_job begin = {Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_BF16},
                        Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, n_pair, USED,
                             EXPERTS, WIDTH, 5}};
     run(
@@ -347,7 +347,7 @@ template <class K> static void check_hidden(const matrix &gate, const matrix &up
     array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)(TOKENS + 1) * KP, 0x5555);
     for (float &v : x) v = normal();
     run((TOKENS + 3) / 4, 1, 1024, prefill_convert,
-        Convert{x.data(), halves.data(), scale.data(), TOKENS, COLS, X_BF16});
+        Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_BF16});
     typename K::job job = {{slot, NULL, NULL, NULL, TOKENS}, halves.data(), scale.data(), h.data(), FF, KP};
     unsigned rows = has_gate ? 128 : 256;
     run((KP + rows - 1) / rows, (TOKENS + WIDTH - 1) / WIDTH, PAIR_THREADS, +K::kernel, job);

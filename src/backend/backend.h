@@ -280,7 +280,8 @@ struct mote_backend_options {
     /* NULL: nobody asks. */
     void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
-    int n_thread;    /* 0: as many as CPUs */
+    int n_thread; /* 0: as many as CPUs */
+    int act_f32; /* no 8-bit activations where the backend would choose them (the CPU is told by act_linear ..) */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
                         bits */
     int compact;     /* formats that lie wider on a device than in their file do not: less memory, slower */

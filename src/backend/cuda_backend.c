@@ -589,6 +589,7 @@ static mote_status create(const struct mote_backend_options *options,
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->compact = options->compact;
+    cuda->act_f32 = options->act_f32;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

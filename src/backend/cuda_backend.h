@@ -65,6 +65,7 @@ struct cuda_weight {
     const float *bias;   /* [n_row] device, or NULL */
     unsigned warps;      /* of a tile's columns: WARPS of linear.cu */
     int decode, prefill; /* programs */
+    int x_type;          /* what activations become for prefill (cuda_prefill.c) */
 };
 
 /* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. Without a gate all that is gate's
@@ -84,6 +85,7 @@ struct cuda_experts {
     int project[CUDA_PROJECTIONS]; /* of moe_reference.cu or plain.cu */
     int split[CUDA_PROJECTIONS];   /* warps of `project` */
     int prefill_gate_up, prefill_down;
+    int x_type, h_type; /* what the inputs of gate and up, of down become there (cuda_prefill.c) */
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -124,7 +126,7 @@ struct cuda_backend {
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits limits;
-    int moe_unfused, compact;
+    int moe_unfused, compact, act_f32;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
@@ -169,8 +171,8 @@ struct cuda_backend {
     void *attend_scratch;          /* mote_cuda_attend_scratch bytes */
     void *prefill_scratch;         /* mote_cuda_prefill_scratch bytes */
     int attend_program, attend_prefill_program, rows_program;
-    int shortlist_program;                /* with limits.n_vocab */
-    int prefill_program, prefill_is_bf16; /* prefill_step.cu; what its copy of x is made of */
+    int shortlist_program;               /* with limits.n_vocab */
+    int prefill_program, prefill_x_type; /* prefill_step.cu; what its copy of x is made of */
 };
 
 /* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same

@@ -4,6 +4,9 @@
  *   linear:  convert x | rows of weights x tokens
  *   moe:     convert x, sort pairs by expert | gate and up, activated | down | ordered sum
  *
+ * Activations become halves, or 8-bit integers where all weights that read them are small integers under scales of 128 columns
+ * and more (prefill_int8_*.cu). `--act f32` leaves integers out.
+ *
  * Owns no memory of its own: everything between the launches lies in cuda->prefill_scratch, cut by `cut`.
  * One idea: a grid depends on the step's shape alone. Which experts were chosen is read on the device; the grid has
  * room for the worst case and blocks without work end at once.
@@ -14,9 +17,9 @@
 
 struct convert_job {
     const float *x;
-    uint16_t *out;
-    float *scale;
-    int n_row, n_col, is_bf16;
+    void *out;
+    float *scale, *group;
+    int n_row, n_col, type;
 };
 struct sort_job {
     const int32_t *ids;
@@ -30,11 +33,22 @@ struct linear_out {
     long long y_stride;
     int n_row, first_block;
 };
+struct linear_outs {
+    struct linear_out out[MOTE_LINEAR_OUTS];
+    int n_out, n_token;
+};
 struct linear_job {
     const uint16_t *x;
     const float *x_scale;
-    struct linear_out out[MOTE_LINEAR_OUTS];
-    int n_out, n_token;
+    struct linear_outs to;
+};
+struct int8_rows {
+    void *q;
+    float *group;
+};
+struct int8_linear_job {
+    struct int8_rows x;
+    struct linear_outs to;
 };
 struct pieces {
     const uint64_t *slot;
@@ -48,9 +62,20 @@ struct gate_up_job {
     uint16_t *h;
     int n_ff, h_stride;
 };
+struct int8_gate_up_job {
+    struct pieces list;
+    struct int8_rows x, h;
+    int n_ff, h_stride;
+};
 struct down_job {
     struct pieces list;
     const uint16_t *h;
+    float *flat;
+    int d_model;
+};
+struct int8_down_job {
+    struct pieces list;
+    struct int8_rows h;
     float *flat;
     int d_model;
 };
@@ -79,6 +104,10 @@ static const struct cuda_text gate_up_text[2] = {
     TEXT("prefill_gate_up.cu", "prefill_gate_up_64", "prefill_gate_up_128")};
 static const struct cuda_text down_text[2] = {TEXT("prefill_down.cu", "prefill_down_64"),
                                               TEXT("prefill_down.cu", "prefill_down_64", "prefill_down_128")};
+static const struct cuda_text int8_linear_text = TEXT("prefill_int8_linear.cu", "prefill_int8_linear_32",
+                                                      "prefill_int8_linear_64"),
+                              int8_gate_up_text = TEXT("prefill_int8_gate_up.cu", "prefill_int8_gate_up"),
+                              int8_down_text = TEXT("prefill_int8_down.cu", "prefill_int8_down");
 #undef TEXT
 
 static int has_wgmma(const struct cuda_backend *cuda)
@@ -89,16 +118,39 @@ static int has_wgmma(const struct cuda_backend *cuda)
 /* Rows of weights of a block that multiplies; threads of one with one tile a warp, with two, and of one that adds up
  * (prefill_loop.cuh). */
 enum { BLOCK_ROWS = 256, BLOCK_ONE = 512, BLOCK_TWO = 256, SUM_BLOCK = 256 };
+enum { INT8_ROWS = 128, INT8_BLOCK = 256 }; /* the same of prefill_int8_loop.cuh */
 enum { UNIT = MOTE_UNIT_COLS, LEAST_WIDTH = 64 };
+
+/* What activations become for a product: halves, or bytes with a scale for so many columns (from LEAST_GROUP on). */
+enum { AS_F16, AS_BF16, LEAST_GROUP = 128, MOST_GROUP = 256, MOST_HIDDEN_GROUP = 128 };
 
 /* Scales of E8M0 need bf16's exponent (prefill_half.cuh). */
 static int is_bf16(const struct mote_tile_kind *kind)
 {
     return kind->item == MOTE_ITEM_E8M0;
 }
-static int reads_bf16(const struct cuda_experts *e)
+
+/* Columns of a scale when rows of bytes are read by weights of this kind, `most` at most; 0: it wants halves. (Groups of 64,
+ * Q2_0's, are met too often: 2 to 30 % slower than halves.) */
+static int int8_group(const struct cuda_backend *cuda, const struct mote_tile_kind *kind, int most)
 {
-    return is_bf16(&e->kind[e->first]) || is_bf16(&e->kind[CUDA_UP]);
+    int is_small = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_T5;
+    if (cuda->act_f32 || !is_small || kind->has_min || kind->sub < LEAST_GROUP) return 0;
+    return kind->sub < most ? kind->sub : most;
+}
+
+/* What the inputs of gate and up, and of down, become. */
+static void set_types(const struct cuda_backend *cuda, struct cuda_experts *e)
+{
+    const struct mote_tile_kind *first = &e->kind[e->first], *up = &e->kind[CUDA_UP],
+                                *down = &e->kind[CUDA_DOWN];
+    int x = int8_group(cuda, first, MOST_GROUP), h = int8_group(cuda, down, MOST_HIDDEN_GROUP);
+    if (x && h && x == int8_group(cuda, up, MOST_GROUP)) {
+        e->x_type = x, e->h_type = h;
+    } else {
+        e->x_type = is_bf16(first) || is_bf16(up) ? AS_BF16 : AS_F16;
+        e->h_type = is_bf16(down) ? AS_BF16 : AS_F16;
+    }
 }
 
 static size_t padded(int64_t n_col)
@@ -109,9 +161,11 @@ static size_t padded(int64_t n_col)
 /* ---- scratch ---- */
 
 struct scratch {
-    uint16_t *x;              /* [max_row][widest input, padded] */
+    uint16_t *x;              /* [max_row][widest input, padded]; or bytes */
     float *x_scale;           /* [max_row] */
-    uint16_t *h;              /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded] */
+    float *x_group;           /* bytes: [max_row][groups][2] */
+    uint16_t *h;              /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded]; or bytes */
+    float *h_group;           /* bytes: as h, [groups][2] */
     float *flat;              /* [max_pair][d_model] */
     float *shared;            /* [max_row][d_model] */
     int32_t *row_of, *place;  /* [max_pair] */
@@ -135,7 +189,10 @@ static size_t cut(const struct mote_backend_limits *l, void *base, struct scratc
     size_t routed = pair * padded(l->n_ff), shared = row * padded(l->n_ff_shared);
     s->x = take(base, &total, row, col * sizeof *s->x);
     s->x_scale = take(base, &total, row, sizeof *s->x_scale);
+    s->x_group = take(base, &total, row, col / LEAST_GROUP * 2 * sizeof *s->x_group);
     s->h = take(base, &total, routed > shared ? routed : shared, sizeof *s->h);
+    s->h_group =
+        take(base, &total, (routed > shared ? routed : shared) / LEAST_GROUP, 2 * sizeof *s->h_group);
     s->flat = take(base, &total, pair, d_model * sizeof *s->flat);
     s->shared = take(base, &total, l->n_ff_shared ? row : 0, d_model * sizeof *s->shared);
     s->row_of = take(base, &total, pair, sizeof *s->row_of);
@@ -158,9 +215,13 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
     char text[MOTE_TILE_TEXT];
     mote_tile_kind_text(&weight->kind, text);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
+    int group = int8_group(cuda, &weight->kind, MOST_GROUP);
+    weight->x_type = group ? group : is_bf16(&weight->kind) ? AS_BF16 : AS_F16;
+    if (group)
+        return mote_cuda_program(cuda, &int8_linear_text, &weight->prefill, "W0=%s COLS=%lld X_GROUP=%d",
+                                 text, (long long)weight->n_col, group);
     return mote_cuda_program(cuda, &linear_text[has_wgmma(cuda)], &weight->prefill,
-                             "W0=%s COLS=%lld X_BF16=%d", text, (long long)weight->n_col,
-                             is_bf16(&weight->kind));
+                             "W0=%s COLS=%lld X_BF16=%d", text, (long long)weight->n_col, weight->x_type);
 }
 
 mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts)
@@ -168,14 +229,17 @@ mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_exp
     char text[CUDA_PROJECTIONS][MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
     for (int p = experts->first; p < CUDA_PROJECTIONS; p++) mote_tile_kind_text(&experts->kind[p], text[p]);
     mote_cuda_activation_text(&experts->activation, activation);
-    int down_bf16 = is_bf16(&experts->kind[CUDA_DOWN]);
+    set_types(cuda, experts);
+    int is_int8 = experts->x_type >= LEAST_GROUP;
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    TRY(mote_cuda_program(cuda, &gate_up_text[has_wgmma(cuda)], &experts->prefill_gate_up,
-                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d %s", text[experts->first], text[CUDA_UP],
-                          (long long)experts->d_model, reads_bf16(experts), down_bf16, activation));
-    return mote_cuda_program(cuda, &down_text[has_wgmma(cuda)], &experts->prefill_down,
-                             "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN], (long long)experts->n_ff,
-                             down_bf16);
+    TRY(mote_cuda_program(cuda, is_int8 ? &int8_gate_up_text : &gate_up_text[has_wgmma(cuda)],
+                          &experts->prefill_gate_up, "W0=%s W1=%s COLS=%lld X_%s=%d H_%s=%d %s",
+                          text[experts->first], text[CUDA_UP], (long long)experts->d_model,
+                          is_int8 ? "GROUP" : "BF16", experts->x_type, is_int8 ? "GROUP" : "BF16",
+                          experts->h_type, activation));
+    return mote_cuda_program(cuda, is_int8 ? &int8_down_text : &down_text[has_wgmma(cuda)],
+                             &experts->prefill_down, "W0=%s COLS=%lld X_%s=%d", text[CUDA_DOWN],
+                             (long long)experts->n_ff, is_int8 ? "GROUP" : "BF16", experts->h_type);
 }
 
 /* ---- launches ---- */
@@ -197,37 +261,49 @@ static size_t shared_bytes(int width, const struct mote_tile_kind *a, const stru
     return bytes;
 }
 
+/* As prefill_int8_loop.cuh: six stages of `width` tokens, their groups and rows; behind them rows of h (gate_up). */
+static size_t int8_shared_bytes(int width, int64_t n_col, int group, int has_hidden)
+{
+    enum { STAGES = 6, HIDDEN_ROW = UNIT + 4 };
+    size_t n_group = (padded(n_col) + (size_t)group - 1) / (size_t)group;
+    return (size_t)width * (STAGES * UNIT + n_group * 2 * sizeof(float) + sizeof(uint32_t) +
+                            (has_hidden ? HIDDEN_ROW * sizeof(float) : 0));
+}
+
 enum { CONVERT_ROWS = 4, CONVERT_BLOCK = 256 * CONVERT_ROWS };
 
 static struct convert_job convert_job(struct cuda_backend *cuda, const struct scratch *s, const float *x,
-                                      int64_t n_row, int64_t n_col, int to_bf16)
+                                      int64_t n_row, int64_t n_col, int type)
 {
-    cuda->prefill_is_bf16 = to_bf16;
+    cuda->prefill_x_type = type;
     return (struct convert_job){.x = x,
                                 .out = s->x,
                                 .scale = s->x_scale,
+                                .group = s->x_group,
                                 .n_row = (int)n_row,
                                 .n_col = (int)n_col,
-                                .is_bf16 = to_bf16};
+                                .type = type};
 }
 
 static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, const float *x, int64_t n_row,
-                           int64_t n_col, int to_bf16)
+                           int64_t n_col, int type)
 {
-    struct convert_job job = convert_job(cuda, s, x, n_row, n_col, to_bf16);
+    struct convert_job job = convert_job(cuda, s, x, n_row, n_col, type);
     void *args[] = {&job};
     return mote_cuda_run(cuda, cuda->prefill_program, CONVERT, ceil_div(n_row, CONVERT_ROWS), 1, 1,
                          CONVERT_BLOCK, 0, args);
 }
 
 /* The tokens of a block that end first: rounds of blocks, each as long as its products or its unpacking takes (in cycles a
- * unit: a product of 256 rows x 1 token takes 16 at the tensor cores' full rate; unpacking about 1940). */
-static int linear_kernel(const struct cuda_backend *cuda, int64_t row_blocks, int64_t n_token)
+ * unit: a product of 256 rows x 1 token takes 16 at the tensor cores' full rate, half of that in bytes; unpacking about 1940;
+ * bytes, unpacked and summed up, 300 and 5 a token). */
+static int linear_kernel(const struct cuda_backend *cuda, int is_int8, int64_t row_blocks, int64_t n_token)
 {
-    int best = LINEAR_32;
+    int best = LINEAR_32, most = !is_int8 && has_wgmma(cuda) ? LINEAR_128 : LINEAR_64;
     int64_t least = INT64_MAX;
-    for (int kernel = LINEAR_32; kernel <= (has_wgmma(cuda) ? LINEAR_128 : LINEAR_64); kernel++) {
-        int64_t width = 32 << kernel, products = width * 17, unpacking = 1940;
+    for (int kernel = LINEAR_32; kernel <= most; kernel++) {
+        int64_t width = 32 << kernel, products = is_int8 ? width * 9 : width * 17,
+                unpacking = is_int8 ? 300 + width * 5 : 1940;
         int64_t blocks = row_blocks * ceil_div(n_token, width);
         int64_t time =
             ceil_div(blocks, cuda->info->n_sm) * (200 + (products > unpacking ? products : unpacking));
@@ -244,11 +320,10 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
     const struct cuda_weight *weight = job->out[first].weight->placed;
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
-    int to_bf16 = is_bf16(&weight->kind);
-    if (fresh || cuda->prefill_is_bf16 != to_bf16)
-        TRY(convert(cuda, &s, x, job->n_row, weight->n_col, to_bf16));
-    struct linear_job outs = {.x = s.x, .x_scale = s.x_scale, .n_token = (int)job->n_row};
-    int row_blocks = 0;
+    if (fresh || cuda->prefill_x_type != weight->x_type)
+        TRY(convert(cuda, &s, x, job->n_row, weight->n_col, weight->x_type));
+    struct linear_outs outs = {.n_token = (int)job->n_row};
+    int row_blocks = 0, is_int8 = weight->x_type >= LEAST_GROUP;
     for (int j = first; j < job->n_out; j++) {
         const struct mote_linear_out *out = &job->out[j];
         const struct cuda_weight *w = out->weight->placed;
@@ -260,22 +335,27 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
                                                      .y_stride = out->y_stride,
                                                      .n_row = (int)w->n_row,
                                                      .first_block = row_blocks};
-        row_blocks += (int)ceil_div(w->n_row, BLOCK_ROWS);
+        row_blocks += (int)ceil_div(w->n_row, is_int8 ? INT8_ROWS : BLOCK_ROWS);
         *done |= 1u << j;
     }
-    int kernel = linear_kernel(cuda, row_blocks, job->n_row), width = 32 << kernel;
-    void *args[] = {&outs};
+    int kernel = linear_kernel(cuda, is_int8, row_blocks, job->n_row), width = 32 << kernel;
+    struct linear_job halves = {s.x, s.x_scale, outs};
+    struct int8_linear_job bytes = {{s.x, s.x_group}, outs};
+    void *args[] = {is_int8 ? (void *)&bytes : &halves};
     return mote_cuda_run(cuda, weight->prefill, kernel, (unsigned)row_blocks, ceil_div(job->n_row, width), 1,
-                         BLOCK_ONE, shared_bytes(width, &weight->kind, NULL), args);
+                         is_int8 ? INT8_BLOCK : BLOCK_ONE,
+                         is_int8 ? int8_shared_bytes(width, weight->n_col, weight->x_type, 0)
+                                 : shared_bytes(width, &weight->kind, NULL),
+                         args);
 }
 
 /* ---- the expert block ---- */
 
 /* Convert x and sort the pairs, by as many warps as their counts of every expert leave room for in 48 KiB. */
 static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
-                         int n_expert, int width, int to_bf16)
+                         int n_expert, int width, int type)
 {
-    struct convert_job x = convert_job(cuda, s, job->x, job->n_row, job->d_model, to_bf16);
+    struct convert_job x = convert_job(cuda, s, job->x, job->n_row, job->d_model, type);
     struct sort_job sort = {.ids = job->ids,
                             .row_of = s->row_of,
                             .place = s->place,
@@ -297,28 +377,40 @@ static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, con
 static mote_status products(struct cuda_backend *cuda, const struct scratch *s, const struct cuda_experts *e,
                             const struct pieces *list, int kernel, unsigned most_pieces, float *flat)
 {
-    int width = 64 << kernel, h_stride = (int)padded(e->n_ff),
-        up_rows = e->first == CUDA_GATE ? BLOCK_ROWS / 2 : BLOCK_ROWS; /* of h that a block makes */
-    unsigned block = kernel == WIDE ? BLOCK_ONE : BLOCK_TWO;
+    int width = 64 << kernel, h_stride = (int)padded(e->n_ff), is_int8 = e->x_type >= LEAST_GROUP,
+        up_rows = is_int8                 ? INT8_ROWS
+                  : e->first == CUDA_GATE ? BLOCK_ROWS / 2
+                                          : BLOCK_ROWS; /* of h that a block makes */
+    unsigned block = is_int8 ? INT8_BLOCK : kernel == WIDE ? BLOCK_ONE : BLOCK_TWO;
     struct gate_up_job up = {.list = *list,
                              .x = s->x,
                              .x_scale = s->x_scale,
                              .h = s->h,
                              .n_ff = (int)e->n_ff,
                              .h_stride = h_stride};
-    void *up_args[] = {&up};
+    struct int8_rows h = {s->h, s->h_group};
+    struct int8_gate_up_job up_int8 = {
+        .list = *list, .x = {s->x, s->x_group}, .h = h, .n_ff = (int)e->n_ff, .h_stride = h_stride};
+    void *up_args[] = {is_int8 ? (void *)&up_int8 : &up};
     TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, up_rows), most_pieces, 1, block,
-                      shared_bytes(width, &e->kind[e->first], &e->kind[CUDA_UP]), up_args));
+                      is_int8 ? int8_shared_bytes(width, e->d_model, e->x_type, 1)
+                              : shared_bytes(width, &e->kind[e->first], &e->kind[CUDA_UP]),
+                      up_args));
     struct down_job down = {.list = *list, .h = s->h, .flat = flat, .d_model = (int)e->d_model};
-    void *down_args[] = {&down};
-    return mote_cuda_run(cuda, e->prefill_down, kernel, ceil_div(e->d_model, BLOCK_ROWS), most_pieces, 1,
-                         block, shared_bytes(width, &e->kind[CUDA_DOWN], NULL), down_args);
+    struct int8_down_job down_int8 = {.list = *list, .h = h, .flat = flat, .d_model = (int)e->d_model};
+    void *down_args[] = {is_int8 ? (void *)&down_int8 : &down};
+    return mote_cuda_run(cuda, e->prefill_down, kernel,
+                         ceil_div(e->d_model, is_int8 ? INT8_ROWS : BLOCK_ROWS), most_pieces, 1, block,
+                         is_int8 ? int8_shared_bytes(width, e->n_ff, e->h_type, 0)
+                                 : shared_bytes(width, &e->kind[CUDA_DOWN], NULL),
+                         down_args);
 }
 
-/* Wide pieces unpack weights half as often; narrow ones fill more of the device. */
-static int piece_kernel(const struct cuda_backend *cuda, int64_t n_pair, int64_t n_expert)
+/* Wide pieces unpack weights half as often; narrow ones fill more of the device. In bytes there are narrow ones alone. */
+static int piece_kernel(const struct cuda_backend *cuda, const struct cuda_experts *e, int64_t n_pair,
+                        int64_t n_expert)
 {
-    return has_wgmma(cuda) && n_pair >= 48 * n_expert ? WIDE : NARROW;
+    return e->x_type < LEAST_GROUP && has_wgmma(cuda) && n_pair >= 48 * n_expert ? WIDE : NARROW;
 }
 
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job)
@@ -329,21 +421,21 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
     const struct cuda_experts *shared = job->shared ? job->shared->placed : NULL;
     if (experts) {
         int64_t n_pair = job->n_row * job->n_used;
-        int kernel = piece_kernel(cuda, n_pair, experts->n_expert), width = 64 << kernel;
+        int kernel = piece_kernel(cuda, experts, n_pair, experts->n_expert), width = 64 << kernel;
         struct pieces list = {.slot = experts->slot,
                               .piece = s.piece,
                               .n_piece = s.n_piece,
                               .row_of = s.row_of,
                               .n_pair = (int)n_pair};
         int64_t most = n_pair / width + (n_pair < experts->n_expert ? n_pair : experts->n_expert);
-        TRY(begin(cuda, &s, job, experts->n_expert, width, reads_bf16(experts)));
+        TRY(begin(cuda, &s, job, experts->n_expert, width, experts->x_type));
         TRY(products(cuda, &s, experts, &list, kernel, (unsigned)most, s.flat));
     }
     if (shared) {
-        int kernel = piece_kernel(cuda, job->n_row, 2);
+        int kernel = piece_kernel(cuda, shared, job->n_row, 2);
         struct pieces list = {.slot = shared->slot, .n_pair = (int)job->n_row};
-        if (!experts || reads_bf16(shared) != cuda->prefill_is_bf16)
-            TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, reads_bf16(shared)));
+        if (!experts || shared->x_type != cuda->prefill_x_type)
+            TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, shared->x_type));
         TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, 64 << kernel), s.shared));
     }
     struct sum_job sum = {.flat = s.flat,

@@ -20,6 +20,7 @@
 #define TILE_IQ4_XS TILE_TEXT(LUT4, 0, IQ4NL, "32", S8, 0, 0)
 #define TILE_TQ1_0 TILE_TEXT(T5, 1, NONE, "256", F16, 0, 0) /* compact; otherwise it is TQ2_0's */
 #define TILE_TQ2_0 TILE_TEXT(C2, 1, NONE, "256", F16, 0, 0)
+#define TILE_Q1_0 TILE_TEXT(C1, 1, NONE, "128", F16, 0, 0)
 #define TILE_MXFP4 TILE_TEXT(LUT4, 0, E2M1, "32", E8M0, 0, -1)
 #define TILE_NVFP4 "MOTE_CODE_LUT4,0,MOTE_TABLE_E2M1,16,MOTE_ITEM_UE4M3,0,-1,1" /* with a tensor scale */
 #define TILE_AFFINE4 TILE_TEXT(C4, 0, NONE, "64", BF16, 1, 0)
@@ -112,5 +113,21 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"prefill_down.cu", "W0=" TILE_IQ3_XXS " COLS=768 X_BF16=0"}, "IQ3_XXS", 1},
     {{"prefill_down.cu", "W0=" TILE_TQ1_0 " COLS=768 X_BF16=0"}, "TQ1_0", 1},
     {{"prefill_down.cu", "W0=" TILE_IQ4_XS " COLS=768 X_BF16=0"}, "IQ4_XS", 1},
+
+    {{"prefill_int8_linear.cu", "W0=" TILE_TQ2_0 " COLS=2048 X_GROUP=256"}, "TQ2_0", 1},
+    {{"prefill_int8_linear.cu", "W0=" TILE_TQ1_0 " COLS=2048 X_GROUP=256"}, "TQ1_0", 1},
+    {{"prefill_int8_gate_up.cu",
+      "W0=" TILE_TQ2_0 " W1=" TILE_TQ2_0 " COLS=2048 X_GROUP=256 H_GROUP=128" SWIGLU},
+     "TQ2_0",
+     1},
+    {{"prefill_int8_gate_up.cu",
+      "W0=" TILE_TQ1_0 " W1=" TILE_TQ1_0 " COLS=2048 X_GROUP=256 H_GROUP=128" SWIGLU},
+     "TQ1_0",
+     1},
+    {{"prefill_int8_gate_up.cu", "W0=" TILE_Q1_0 " W1=" TILE_Q1_0 " COLS=2048 X_GROUP=128 H_GROUP=128" RELU2},
+     "Q1_0-relu2",
+     1},
+    {{"prefill_int8_down.cu", "W0=" TILE_TQ2_0 " COLS=768 X_GROUP=128"}, "TQ2_0", 1},
+    {{"prefill_int8_down.cu", "W0=" TILE_Q1_0 " COLS=768 X_GROUP=128"}, "Q1_0", 1},
     {{NULL, NULL}, NULL, 0},
 };

@@ -234,6 +234,41 @@ template <int PENDING> MOTE_FN void copy_wait() // until at most PENDING groups 
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// 16 bytes to an address in shared memory.
+MOTE_FN void stage_copy(u32 to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Four 8 x 8 matrices of halves; lane 8 m + i gives the address of row i of matrix m and gets 2 t, 2 t + 1 of row g of each.
+MOTE_FN void stage_matrices(u32 x[4], u32 at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// ---- to L2, before anybody asks (nothing where there is no such instruction) ----
+
+// One lane of the warp: true; no register remembers which.
+MOTE_FN bool elected()
+{
+#if __CUDA_ARCH__ >= 900
+    u32 one;
+    asm volatile("{.reg .pred p; elect.sync _|p, 0xFFFFFFFF; selp.u32 %0, 1, 0, p;}" : "=r"(one));
+    return one;
+#else
+    return false; // nothing to do there (to_l2)
+#endif
+}
+// From memory to L2: multiples of 16 bytes, by one thread.
+MOTE_FN void to_l2(const void *from, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // ---- blocks of one kernel ----
 
 // *count + 1, once what this thread and those it met at a barrier wrote can be seen: who gets the last count, and those

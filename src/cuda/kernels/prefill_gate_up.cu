@@ -65,26 +65,10 @@ template <int TILES, int N> MOTE_FN void gate_up(const GateUp &job, int4 piece, 
     float acc[TILES][N / 2];
     multiply_rows<T0, T1, TILES, N>(ring, record, acc);
     piece = piece_of(job.list, blockIdx.y, most); // again: not a register through the loop
-    if constexpr (APART) { // a warp of gate and one of up give each other half of their sums, and make h of half the tokens
-        constexpr int EACH = N / 16;
-        int part = warp / 8;
-        float *given = (float *)shared + threadIdx.x % (THREADS / 2);
-        __syncthreads(); // nobody reads tokens any more
-        MOTE_UNROLL
-        for (int j = 0; j < 4 * EACH; j++) given[(2 * j + part) * (THREADS / 2)] = part ? acc[0][j] : acc[0][4 * EACH + j];
-        __syncthreads();
-        MOTE_UNROLL
-        for (int i = 0; i < EACH; i++) {
-            if (8 * (part * EACH + i) >= piece.z) break;
-            float own[4], other[4];
-            MOTE_UNROLL
-            for (int j = 0; j < 4; j++) {
-                own[j] = part ? acc[0][4 * (EACH + i) + j] : acc[0][4 * i + j];
-                other[j] = given[(2 * (4 * i + j) + 1 - part) * (THREADS / 2)];
-            }
-            if (part) put_hidden<N>(job, piece, tile, EACH + i, other, own);
-            else put_hidden<N>(job, piece, tile, i, own, other);
-        }
+    if constexpr (APART) {
+        meet_parts<N, THREADS / 2>(acc[0], (float *)shared, piece.z, [&](int b, const float *gate, const float *up) {
+            put_hidden<N>(job, piece, tile, b, gate, up);
+        });
     } else {
         MOTE_UNROLL
         for (int i = 0; i < UP_ROWS / 16 / WARPS; i++)

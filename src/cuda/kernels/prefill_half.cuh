@@ -61,37 +61,6 @@ MOTE_FN float clamp_to_half(float v)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(-65504.0f));
     return v;
 }
-// 16 bytes to shared memory, asynchronously.
-MOTE_FN void stage_copy(u32 to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// One lane of the warp: true; no register remembers which.
-MOTE_FN bool elected()
-{
-#if __CUDA_ARCH__ >= 900
-    u32 one;
-    asm volatile("{.reg .pred p; elect.sync _|p, 0xFFFFFFFF; selp.u32 %0, 1, 0, p;}" : "=r"(one));
-    return one;
-#else
-    return false; // nothing to do there (to_l2)
-#endif
-}
-// From memory to L2: multiples of 16 bytes, by one thread.
-MOTE_FN void to_l2(const void *from, int bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-// Four 8 x 8 matrices of halves; lane 8 m + i gives the address of row i of matrix m and gets 2 t, 2 t + 1 of row g of each.
-MOTE_FN void stage_matrices(u32 x[4], u32 at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at)
-                 : "memory");
-}
 // The low (0) or high (1) half in both places: a modifier of the operand, not an instruction.
 template <int WHICH> MOTE_FN u32 both_halves(u32 pair)
 {

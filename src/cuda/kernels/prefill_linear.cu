@@ -1,21 +1,13 @@
 // prefill_linear.cu: y = W x (+ bias) (+ residual) for steps of many rows, of up to four matrices of one kind. Constants: W0, the template arguments of
 // Tile<> before K; COLS, columns; X_BF16, what x is copied as.
+#include "prefill_linear.cuh"
 #include "prefill_loop.cuh"
 #include "prefill_store.cuh"
 
-struct LinearOut {
-    const u8 *w;           // tiles
-    const float *bias;     // [n_row] or null
-    const float *residual; // like y, or null; may be y
-    float *y;              // [n_token][y_stride]
-    i64 y_stride;
-    int n_row, first_block; // where it starts in the grid
-};
 struct Linear {
     const u16 *x;         // [n_token][KP], columns in the order of prefill_half.cuh
     const float *x_scale; // [n_token]
-    LinearOut out[4];     // of one kind
-    int n_out, n_token;
+    LinearOuts to;
 };
 
 // Grid: (256 rows of an out, one out after the other, N tokens).
@@ -24,10 +16,8 @@ template <int TILES, int N> MOTE_FN void linear(const Linear &job)
     using T = Tile<W0, COLS>;
     chain_launch();
     chain_wait();
-    int which = 0;
-    while (which + 1 < job.n_out && (int)blockIdx.x >= job.out[which + 1].first_block) which++;
-    const LinearOut &out = job.out[which];
-    int begin = blockIdx.y * N, count = min(N, job.n_token - begin);
+    const LinearOut &out = job.to.of_block();
+    int begin = blockIdx.y * N, count = min(N, job.to.n_token - begin);
     int tile = (blockIdx.x - out.first_block) * 16 + threadIdx.x / 32, last = (out.n_row + 15) / 16 - 1;
     const u8 *record[TILES];
     MOTE_UNROLL
@@ -43,9 +33,7 @@ template <int TILES, int N> MOTE_FN void linear(const Linear &job)
         float bias[2] = {};
         if (out.bias) rows_of(own, out.n_row, out.bias, bias);
         each_product<N>(acc[i], own, out.n_row, count, [&](float v, int h, int row, int token) {
-            i64 at = (begin + token) * out.y_stride + row;
-            v = v * (X_BF16 ? 1 : 1 / WEIGHT_UP) * shared_scale<N>()[token] + bias[h];
-            out.y[at] = out.residual ? out.residual[at] + v : v;
+            out.put(v * (X_BF16 ? 1 : 1 / WEIGHT_UP) * shared_scale<N>()[token] + bias[h], begin + token, row);
         });
     }
 }

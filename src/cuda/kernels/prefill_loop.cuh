@@ -11,7 +11,7 @@
 // (shared_bytes of cuda_prefill.c).
 #ifndef PREFILL_LOOP_CUH
 #define PREFILL_LOOP_CUH
-#include "tile.cuh"
+#include "prefill_rows.cuh"
 // Products of 128 tokens are for wgmma alone: with mma.m16n8k16 there are no registers left for unpacking.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(PREFILL_MMA) || defined(EMULATE_WGMMA)
 #define PREFILL_WGMMA 1
@@ -22,19 +22,10 @@
 #endif
 
 constexpr int STAGES = 4, AHEAD = STAGES - 2;
-constexpr int warps(int tiles) { return 16 / tiles; }
-constexpr int threads(int tiles) { return warps(tiles) * 32; }
-constexpr int KP = (COLS + 127) / 128 * 128; // columns of a row of activations: halves
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
-
-extern __shared__ __align__(1024) u8 shared[];
 
 template <int N> MOTE_FN float *shared_scale() { return (float *)(shared + STAGES * N * 256); }
 template <int N> MOTE_FN u32 *shared_from() { return (u32 *)(shared_scale<N>() + N); } // in chunks of 16 bytes
 template <int N> MOTE_FN u32 *shared_lut() { return shared_from<N>() + N; }
-
-template <class A, class B> constexpr bool SAME = false;
-template <class A> constexpr bool SAME<A, A> = true;
 
 // Blocks of two tiles a warp that registers allow on a multiprocessor, unspilled.
 template <class T> constexpr int BLOCKS = PREFILL_WGMMA && T::WORDS0 + T::WORDS1 < 12 && !(T::LUT_WORDS && T::WORDS1) ? 2 : 1;
@@ -64,28 +55,10 @@ template <int N, int TILES> struct Ring {
     }
 };
 
-// Weights of one matrix on their way: a warp's tile.
-template <class T> struct Rows {
-    typename T::Raw raw;
-    const u8 *record;
-    const u32 *lut;
-
-    MOTE_FN void start(const u8 *at, const u32 *table, int lane)
-    {
-        record = at;
-        lut = table;
-        T::load(raw, record, 0, lane);
-        if (lane == 0) {
-            to_l2(record + T::AT_BYTE, (int)T::BYTES - T::AT_BYTE); // all scales, and the codes of four units
-            codes_to_l2(0, smaller(4, T::UNITS));
-        }
-    }
-    // Codes of units first .. first + n from memory on their way to L2, some units before a warp asks for them.
-    MOTE_FN void codes_to_l2(int first, int n) const
-    {
-        to_l2(record + first * T::WORDS0 * 128, n * T::WORDS0 * 128);
-        if constexpr (T::WORDS1 > 0) to_l2(record + T::AT1 + first * T::WORDS1 * 128, n * T::WORDS1 * 128);
-    }
+template <class T> struct HalfRows : Rows<T> {
+    using Rows<T>::raw;
+    using Rows<T>::record;
+    using Rows<T>::lut;
 
     // acc += this unit's columns; the next unit's weights are asked for on the way, after `before_load`: the fence that it
     // holds waits for loads too, and here few are under way.
@@ -136,8 +109,8 @@ MOTE_FN void multiply_units(const Ring<N, TILES> &ring, const u8 *const record[T
                             float (&acc)[TILES][N / 2])
 {
     int lane = threadIdx.x % 32;
-    Rows<T0> first;
-    Rows<T1> second;
+    HalfRows<T0> first;
+    HalfRows<T1> second;
     first.start(record[0], lut0, lane);
     if constexpr (TILES == 2) second.start(record[1], lut1, lane);
     MOTE_UNROLL

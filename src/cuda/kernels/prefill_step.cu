@@ -4,6 +4,7 @@
 // One idea: nothing here depends on the order in which threads run: a pair's place is counted, not raced for.
 #include "expert.cuh"
 #include "prefill_half.cuh"
+#include "prefill_int8.cuh"
 
 extern __shared__ __align__(1024) u8 shared[];
 
@@ -11,22 +12,40 @@ extern __shared__ __align__(1024) u8 shared[];
 
 struct Convert {
     const float *x;            // [n_row][n_col], n_col a multiple of 32
-    u16 *out;                  // [n_row][n_col to 128], columns in the order of prefill_half.cuh
-    float *scale;              // [n_row]: the way back
-    int n_row, n_col, is_bf16; // f16: a row's largest value is brought to 512 .. 1024; bf16 as it is
+    void *out;    // [n_row][n_col to 128]: halves in the order of prefill_half.cuh, or bytes in that of prefill_int8.cuh
+    float *scale; // halves: [n_row]: the way back
+    float2 *group; // bytes: [n_row][groups]
+    int n_row, n_col;
+    int type; // f16: a row's largest value is brought to 512 .. 1024; bf16: as it is; or the columns of a group of bytes
 };
+enum { TO_F16, TO_BF16 };
 enum { CONVERT_ROWS = 4, ROW_THREADS = 256, CONVERT_THREADS = CONVERT_ROWS * ROW_THREADS };
 
-// Rows first .. of a block. A thread turns out 16 bytes: every other of four columns of each eight.
-MOTE_FN void convert_rows(const Convert &job, int first)
+// Rows first .. of a block, a warp a group.
+MOTE_FN void convert_bytes(const Convert &job, int first)
+{
+    int row = first + threadIdx.x / ROW_THREADS, n_unit = (job.n_col + 127) / 128, n_group = int8_groups(job.n_col, job.type);
+    if (row >= job.n_row) return;
+    const float *x = job.x + (size_t)row * job.n_col;
+    i8 *q = (i8 *)job.out + (size_t)row * n_unit * 128;
+    float2 *group = job.group + (size_t)row * n_group;
+    auto four = [&](int c) { return *(const float4 *)(x + c); };
+    int step = job.type == 256 ? 2 : 1;
+    for (int unit = threadIdx.x % ROW_THREADS / 32 * step; unit < n_unit; unit += ROW_THREADS / 32 * step)
+        if (step == 2) int8_pair(four, unit, n_unit, job.n_col, q, group);
+        else int8_unit(four, unit, job.n_col, job.type, q, group);
+}
+
+// The same to halves. A thread turns out 16 bytes: every other of four columns of each eight.
+MOTE_FN void convert_halves(const Convert &job, int first)
 {
     __shared__ float most[CONVERT_THREADS / 32];
     int thread = threadIdx.x % ROW_THREADS, row = first + threadIdx.x / ROW_THREADS;
     int padded = (job.n_col + 127) / 128 * 128, there = row < job.n_row;
     const float *x = job.x + (size_t)row * job.n_col;
-    u16 *out = job.out + (size_t)row * padded;
+    u16 *out = (u16 *)job.out + (size_t)row * padded;
     float up = 1, down = 1;
-    if (!job.is_bf16) {
+    if (job.type == TO_F16) {
         float m = 0;
         for (int c = thread * 4; there && c < job.n_col; c += ROW_THREADS * 4) {
             float4 v = *(const float4 *)(x + c);
@@ -50,10 +69,16 @@ MOTE_FN void convert_rows(const Convert &job, int first)
             for (int t = 0; t < 4; t++) {
                 float4 v = *(const float4 *)(x + base + 8 * t);
                 float low = i & 1 ? v.y : v.x, high = i & 1 ? v.w : v.z;
-                w[t] = job.is_bf16 ? pack_bf16x2(low, high) : pack_half2(low * up, high * up);
+                w[t] = job.type == TO_BF16 ? pack_bf16x2(low, high) : pack_half2(low * up, high * up);
             }
         *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
     }
+}
+
+MOTE_FN void convert_rows(const Convert &job, int first)
+{
+    if (job.type > TO_BF16) convert_bytes(job, first);
+    else convert_halves(job, first);
 }
 
 // Grid: rows / 4.

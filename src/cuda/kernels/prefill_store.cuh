@@ -27,6 +27,33 @@ MOTE_FN void each_product(const float (&acc)[N / 2], int tile, int n_row, int co
     }
 }
 
+// Where gate and up of a row are another warp's each (`part` 0: gate, 1: up; the same thread of the block's other half): they
+// give each other half of their sums, through `given`, shared memory of 2 N floats a thread of a part, and each has both of
+// half the tokens: each(b, gate, up), tokens 8 b ..
+template <int N, int PART_THREADS, class Each>
+MOTE_FN void meet_parts(const float (&acc)[N / 2], float *given, int count, Each each)
+{
+    constexpr int EACH = N / 16;
+    int part = threadIdx.x / PART_THREADS;
+    given += threadIdx.x % PART_THREADS;
+    __syncthreads(); // nobody reads what lay there any more
+    MOTE_UNROLL
+    for (int j = 0; j < 4 * EACH; j++) given[(2 * j + part) * PART_THREADS] = part ? acc[j] : acc[4 * EACH + j];
+    __syncthreads();
+    MOTE_UNROLL
+    for (int i = 0; i < EACH; i++) {
+        if (8 * (part * EACH + i) >= count) break;
+        float own[4], other[4];
+        MOTE_UNROLL
+        for (int j = 0; j < 4; j++) {
+            own[j] = part ? acc[4 * (EACH + i) + j] : acc[4 * i + j];
+            other[j] = given[(2 * (4 * i + j) + 1 - part) * PART_THREADS];
+        }
+        if (part) each(EACH + i, other, own);
+        else each(i, own, other);
+    }
+}
+
 // Columns g and g + 8 of tokens 2 t, 2 t + 1 (v as an accumulator has them) to rows of halves; null: no such token.
 template <int IS_BF16> MOTE_FN void store_halves(const float v[4], int tile, u16 *row_of_even, u16 *row_of_odd)
 {

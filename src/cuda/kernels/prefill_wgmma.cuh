@@ -6,6 +6,7 @@
 #ifndef PREFILL_WGMMA_CUH
 #define PREFILL_WGMMA_CUH
 #include "prefill_half.cuh"
+#include "wgmma_operands.cuh"
 
 constexpr int UNDER_WAY = 1; // groups that may be while the next operands are made
 
@@ -22,14 +23,6 @@ MOTE_FN void stage_written() { asm volatile("fence.proxy.async.shared::cta;" :::
 // One product of 16 columns. B: rows of 128 bytes, swizzled by 128 bytes, eight rows 1024 bytes apart (the upper half of
 // its descriptor); b is the lower half.
 template <int N, int BF16> struct Wgmma;
-#define D_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define D_32 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define D_64 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define REGISTERS_16(i) REGISTERS_4(i), REGISTERS_4(i + 4), REGISTERS_4(i + 8), REGISTERS_4(i + 12)
-#define REGISTERS_32(i) REGISTERS_16(i), REGISTERS_16(i + 16)
-#define REGISTERS_64(i) REGISTERS_32(i), REGISTERS_32(i + 32)
 // N_D: registers of the result, N / 2; A and B: the numbers of the operands that follow them.
 #define WGMMA(N, N_D, A, B, BF16, TYPE)                                                                        \
     template <> struct Wgmma<N, BF16> {                                                                        \
@@ -38,7 +31,7 @@ template <int N, int BF16> struct Wgmma;
             asm volatile("{ .reg .pred p; .reg .b64 b; setp.ne.b32 p, 1, 0; mov.b64 b, {" B ", 0x40000040}; "  \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                       \
                          " {" D_##N_D "}, {" A "}, b, p, 1, 1, 0; }"                                           \
-                         : REGISTERS_##N_D(0)                                                                  \
+                         : REGISTERS_##N_D("+f", 0)                                                                  \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                                \
         }                                                                                                      \
     }

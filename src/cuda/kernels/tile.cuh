@@ -11,6 +11,7 @@
 //   BYTES                 of a record; equals mote_tile_bytes
 //   SUBS                  1 (SUB >= 32) or 2 (SUB == 16): scale items per 32 columns
 //   SPAN                  sub-blocks of a unit, 1, 2 or 4, aligned, that surely share their scale
+//   GROUP                 columns of a scale
 //   ZERO                  integer to take off every code (applied by the caller: v - ZERO * sum x)
 //   HAS_MIN, HAS_FACTOR
 //   CODE_MIN, CODE_MAX    what codes() may give
@@ -169,6 +170,7 @@ struct Tile {
     static constexpr int UNITS = (K + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     static constexpr int SUBS = SUB == 16 ? 2 : 1;
     static constexpr int SPAN = SUB > 0 && SUB % 128 == 0 ? 4 : SUB > 0 && SUB % 64 == 0 ? 2 : 1;
+    static constexpr int GROUP = SUB; // columns of a scale
     static constexpr bool SUPER = ITEM >= MOTE_ITEM_S8;
     static constexpr int WORDS0 = tile_words0(CODE), WORDS1 = tile_words1(CODE);
     static constexpr int EACH = WORDS0 < 4 ? WORDS0 : 4; // words of a piece: more than four lie in pieces of four
