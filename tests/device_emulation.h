@@ -71,6 +71,14 @@ static inline int max(int a, int b)
 }
 #define __expf expf
 #define __fdividef(a, b) ((a) / (b))
+static inline int __float2int_rn(float v)
+{
+    return v != v ? 0 : v >= 0x1p31f ? INT32_MAX : v <= -0x1p31f ? INT32_MIN : (int)lrintf(v);
+}
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
 static inline int __popc(u32 v)
 {
     return __builtin_popcount(v);

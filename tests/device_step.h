@@ -45,14 +45,6 @@ static inline float __uint_as_float(u32 v)
 {
     return same_bits<float>(v);
 }
-static inline int __float2int_rn(float v)
-{
-    return v != v ? 0 : v >= 0x1p31f ? INT32_MAX : v <= -0x1p31f ? INT32_MIN : (int)lrintf(v);
-}
-static inline float __fmaf_rn(float a, float b, float c)
-{
-    return fmaf(a, b, c);
-}
 static inline float rsqrtf(float v)
 {
     return 1 / sqrtf(v);

@@ -130,13 +130,29 @@ static int is_bf16(const struct mote_tile_kind *kind)
     return kind->item == MOTE_ITEM_E8M0;
 }
 
-/* Columns of a scale when rows of bytes are read by weights of this kind, `most` at most; 0: it wants halves. (Groups of 64,
- * Q2_0's, are met too often: 2 to 30 % slower than halves.) */
-static int int8_group(const struct cuda_backend *cuda, const struct mote_tile_kind *kind, int most)
+static size_t padded(int64_t n_col)
+{
+    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
+}
+
+/* As prefill_int8_loop.cuh: six stages of `width` tokens, their groups and rows; behind them rows of h (gate_up). */
+static size_t int8_shared_bytes(int width, int64_t n_col, int group, int has_hidden)
+{
+    enum { STAGES = 6, HIDDEN_ROW = UNIT + 4 };
+    size_t n_group = (padded(n_col) + (size_t)group - 1) / (size_t)group;
+    return (size_t)width * (STAGES * UNIT + n_group * 2 * sizeof(float) + sizeof(uint32_t) +
+                            (has_hidden ? HIDDEN_ROW * sizeof(float) : 0));
+}
+
+/* Columns of a scale when rows of bytes, n_col wide, are read by weights of this kind, `most` at most; 0: it wants halves.
+ * (Groups of 64, Q2_0's, are met too often: 2 to 30 % slower than halves.) */
+static int int8_group(const struct cuda_backend *cuda, const struct mote_tile_kind *kind, int64_t n_col,
+                      int most)
 {
     int is_small = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_T5;
     if (cuda->act_f32 || !is_small || kind->has_min || kind->sub < LEAST_GROUP) return 0;
-    return kind->sub < most ? kind->sub : most;
+    int group = kind->sub < most ? kind->sub : most;
+    return int8_shared_bytes(LEAST_WIDTH, n_col, group, 1) <= cuda->info->shared_bytes ? group : 0;
 }
 
 /* What the inputs of gate and up, and of down, become. */
@@ -144,18 +160,14 @@ static void set_types(const struct cuda_backend *cuda, struct cuda_experts *e)
 {
     const struct mote_tile_kind *first = &e->kind[e->first], *up = &e->kind[CUDA_UP],
                                 *down = &e->kind[CUDA_DOWN];
-    int x = int8_group(cuda, first, MOST_GROUP), h = int8_group(cuda, down, MOST_HIDDEN_GROUP);
-    if (x && h && x == int8_group(cuda, up, MOST_GROUP)) {
+    int x = int8_group(cuda, first, e->d_model, MOST_GROUP),
+        h = int8_group(cuda, down, e->n_ff, MOST_HIDDEN_GROUP);
+    if (x && h && x == int8_group(cuda, up, e->d_model, MOST_GROUP)) {
         e->x_type = x, e->h_type = h;
     } else {
         e->x_type = is_bf16(first) || is_bf16(up) ? AS_BF16 : AS_F16;
         e->h_type = is_bf16(down) ? AS_BF16 : AS_F16;
     }
-}
-
-static size_t padded(int64_t n_col)
-{
-    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
 }
 
 /* ---- scratch ---- */
@@ -215,7 +227,7 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
     char text[MOTE_TILE_TEXT];
     mote_tile_kind_text(&weight->kind, text);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    int group = int8_group(cuda, &weight->kind, MOST_GROUP);
+    int group = int8_group(cuda, &weight->kind, weight->n_col, MOST_GROUP);
     weight->x_type = group ? group : is_bf16(&weight->kind) ? AS_BF16 : AS_F16;
     if (group)
         return mote_cuda_program(cuda, &int8_linear_text, &weight->prefill, "W0=%s COLS=%lld X_GROUP=%d",
@@ -259,15 +271,6 @@ static size_t shared_bytes(int width, const struct mote_tile_kind *a, const stru
         if (kind[i] && (kind[i]->code == MOTE_CODE_IQ2XXS || kind[i]->code == MOTE_CODE_IQ3XXS))
             bytes += TABLE;
     return bytes;
-}
-
-/* As prefill_int8_loop.cuh: six stages of `width` tokens, their groups and rows; behind them rows of h (gate_up). */
-static size_t int8_shared_bytes(int width, int64_t n_col, int group, int has_hidden)
-{
-    enum { STAGES = 6, HIDDEN_ROW = UNIT + 4 };
-    size_t n_group = (padded(n_col) + (size_t)group - 1) / (size_t)group;
-    return (size_t)width * (STAGES * UNIT + n_group * 2 * sizeof(float) + sizeof(uint32_t) +
-                            (has_hidden ? HIDDEN_ROW * sizeof(float) : 0));
 }
 
 enum { CONVERT_ROWS = 4, CONVERT_BLOCK = 256 * CONVERT_ROWS };

@@ -16,12 +16,15 @@
 #include "prefill_rows.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(PREFILL_MMA) || defined(EMULATE_WGMMA)
 #include "prefill_int8_wgmma.cuh"
+#define PREFILL_INT8_BLOCKS 2
 #else
 #include "prefill_int8_mma.cuh"
+#define PREFILL_INT8_BLOCKS 1 // that would spill
 #endif
 
 constexpr int STAGES = 6; // three pairs of units
-constexpr int WARPS = 8, THREADS = WARPS * 32, RESIDENT = 2; // of a block; blocks of a multiprocessor
+constexpr int WARPS = 8, THREADS = WARPS * 32; // of a block
+constexpr int RESIDENT = PREFILL_INT8_BLOCKS;     // blocks of a multiprocessor
 constexpr int N_GROUP = int8_groups(COLS, X_GROUP), UNITS = KP / 128;
 
 template <int N> MOTE_FN float2 *shared_groups() { return (float2 *)(shared + STAGES * N * 128); } // [N_GROUP][N]

@@ -31,6 +31,7 @@ MOTE_FN void convert_bytes(const Convert &job, int first)
     float2 *group = job.group + (size_t)row * n_group;
     auto four = [&](int c) { return *(const float4 *)(x + c); };
     int step = job.type == 256 ? 2 : 1;
+    MOTE_ROLLED
     for (int unit = threadIdx.x % ROW_THREADS / 32 * step; unit < n_unit; unit += ROW_THREADS / 32 * step)
         if (step == 2) int8_pair(four, unit, n_unit, job.n_col, q, group);
         else int8_unit(four, unit, job.n_col, job.type, q, group);
@@ -82,7 +83,7 @@ MOTE_FN void convert_rows(const Convert &job, int first)
 }
 
 // Grid: rows / 4.
-extern "C" __global__ void __launch_bounds__(CONVERT_THREADS) prefill_convert(const __grid_constant__ Convert job)
+extern "C" __global__ void __launch_bounds__(CONVERT_THREADS, 1) prefill_convert(const __grid_constant__ Convert job)
 {
     chain_launch();
     chain_wait();
