@@ -257,31 +257,48 @@ struct layer_row {
     struct recipe recipe;
 };
 
-enum { MAX_LAYER_ROWS = 16 };
+/* How rows of a table are tried. */
+struct trial {
+    int compact, act_f32; /* mote_backend_options */
+    int all_activations; /* each row with all of them, the shared expert with the next; quick: every other row */
+};
 
-static void check_rows(const char *what, const struct layer_row *rows, int n_row, int compact, int act_f32)
+enum { MAX_LAYER_ROWS = 16, MAX_LAYERS = MAX_LAYER_ROWS * MOTE_ACTIVATION_COUNT };
+
+/* Rows of one d_model stand together: they share backends. */
+static void check_rows(const char *what, const struct layer_row *rows, int n_row, struct trial trial)
 {
-    static struct worst worst;
-    static struct layer layers[MAX_LAYER_ROWS];
+    struct worst worst = {0};
+    static struct layer layers[MAX_LAYERS];
     struct report report;
+    int n_variant = trial.all_activations ? MOTE_ACTIVATION_COUNT : 1;
     assert_true(n_row <= MAX_LAYER_ROWS);
     mote_rng_seed(&rng, 43);
     report_begin(&report);
     for (int i = 0, end; i < n_row; i = end) {
         struct mote_backend *backend[2];
         int64_t d_model = rows[i].shape.d_model;
+        int n = 0;
         if (quick() && d_model > 512) break;
         for (end = i; end < n_row && rows[end].shape.d_model == d_model; end++)
-            layer_make(&rng, &layers[end], &rows[end].shape, &rows[end].recipe);
-        open_both(backend, d_model, compact, act_f32);
-        prepare(backend, layers + i, end - i);
-        for (int j = i; j < end; j++) {
-            check_layer(backend, &layers[j], quick() ? 1 : 2, act_f32, &worst, &report);
+            for (int k = 0; k < n_variant; k++) {
+                struct recipe r = rows[end].recipe;
+                if (trial.all_activations) {
+                    if (quick() && end % 2) continue;
+                    r.activation = each_activation[k];
+                    r.shared_activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
+                }
+                layer_make(&rng, &layers[n++], &rows[end].shape, &r);
+            }
+        open_both(backend, d_model, trial.compact, trial.act_f32);
+        prepare(backend, layers, n);
+        for (int j = 0; j < n; j++) {
+            check_layer(backend, &layers[j], quick() ? 1 : 2, trial.act_f32, &worst, &report);
             layer_free(&layers[j]);
         }
         close_both(backend);
     }
-    worst_print(&worst, "experts, by gate's format");
+    worst_print(&worst, what);
     report_end(&report, what);
 }
 
@@ -305,7 +322,7 @@ static void test_widths(void **state)
         {{8, 2, 2048, 768, 512}, ALL(AFFINE4)},
         {{8, 2, 2048, 768, 0}, PARTS(Q4_K, Q4_K, Q8_0, 64, F16)},
     };
-    check_rows("widths", rows, sizeof rows / sizeof *rows, 0, 0);
+    check_rows("widths", rows, sizeof rows / sizeof *rows, (struct trial){0});
 }
 
 /* What lies otherwise when memory is short: alone, among others, shared by several warps, of many experts. */
@@ -321,8 +338,9 @@ static void test_compact(void **state)
         {{8, 2, 2048, 768, 512}, ALL(TQ1_0)},
         {{8, 2, 2048, 768, 0}, PARTS(TQ1_0, PTQ1_0, TQ2_0, 64, F16)},
     };
-    check_rows("compact", rows, sizeof rows / sizeof *rows, 1, 0);
-    check_rows("compact, f32 activations", rows, sizeof rows / sizeof *rows, 1, 1);
+    check_rows("compact", rows, sizeof rows / sizeof *rows, (struct trial){.compact = 1});
+    check_rows("compact, f32 activations", rows, sizeof rows / sizeof *rows,
+               (struct trial){.compact = 1, .act_f32 = 1});
 }
 
 /* What long steps multiply in 8-bit integers, in halves. */
@@ -335,8 +353,8 @@ static void test_act_f32(void **state)
         {{4, 2, 512, 384, 128}, ALL(Q1_0)},
         {{32, 2, 512, 384, 0}, PARTS(PQ2_0, PQ2_0, Q1_0, 64, F16)},
     };
-    check_rows("8-bit activations", rows, sizeof rows / sizeof *rows, 0, 0);
-    check_rows("f32 activations", rows, sizeof rows / sizeof *rows, 0, 1);
+    check_rows("8-bit activations", rows, sizeof rows / sizeof *rows, (struct trial){0});
+    check_rows("f32 activations", rows, sizeof rows / sizeof *rows, (struct trial){.act_f32 = 1});
 }
 
 /* Every activation, with and without a gate, in decode, prefill and one product at a time; the shared expert has one of
@@ -345,11 +363,7 @@ static void test_activations(void **state)
 {
     (void)state;
     need_device();
-    static const struct {
-        struct shape shape;
-        struct recipe recipe;
-    } rows[] = {
-        /* by d_model */
+    static const struct layer_row rows[] = {
         {{16, 4, 512, 256, 256}, ALL(Q8_0)},
         {{16, 4, 512, 96, 352}, ALL(MXFP4)},
         {{60, 4, 512, 256, 0}, ALL(IQ2_XXS)},
@@ -358,34 +372,7 @@ static void test_activations(void **state)
         {{16, 4, 512, 256, 256}, ALL(BF16)},
         {{8, 2, 2048, 768, 512}, PARTS(Q4_K, Q4_K, Q6_K, 64, F16)},
     };
-    enum { N = sizeof rows / sizeof *rows, ALL_LAYERS = N * MOTE_ACTIVATION_COUNT };
-    static struct worst worst;
-    static struct layer layers[ALL_LAYERS];
-    struct report report;
-    mote_rng_seed(&rng, 46);
-    report_begin(&report);
-    for (int i = 0, end; i < N; i = end) {
-        struct mote_backend *backend[2];
-        int64_t d_model = rows[i].shape.d_model;
-        int n = 0;
-        if (quick() && d_model > 512) break;
-        for (end = i; end < N && rows[end].shape.d_model == d_model; end++)
-            for (int k = 0; k < MOTE_ACTIVATION_COUNT; k++) {
-                struct recipe r = rows[end].recipe;
-                r.activation = each_activation[k];
-                r.shared_activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
-                if (!quick() || end % 2 == 0) layer_make(&rng, &layers[n++], &rows[end].shape, &r);
-            }
-        open_both(backend, d_model, 0, 0);
-        prepare(backend, layers, n);
-        for (int j = 0; j < n; j++) {
-            check_layer(backend, &layers[j], quick() ? 1 : 2, 0, &worst, &report);
-            layer_free(&layers[j]);
-        }
-        close_both(backend);
-    }
-    worst_print(&worst, "activations, by gate's format");
-    report_end(&report, "activations");
+    check_rows("activations", rows, sizeof rows / sizeof *rows, (struct trial){.all_activations = 1});
 }
 
 /* ---- what else the operation does ---- */

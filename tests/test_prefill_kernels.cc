@@ -268,9 +268,9 @@ static void test_moe(void **state)
 
     begin_job begin = {Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_BF16},
                        Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, n_pair, USED,
-                            EXPERTS, WIDTH, 5}};
+                            EXPERTS, WIDTH, 5, 3}};
     run(
-        1 + (TOKENS + 3) / 4, 1, 1024, +[](begin_job job) { prefill_begin(job.convert, job.sort); }, begin);
+        3 + (TOKENS + 3) / 4, 1, 1024, +[](begin_job job) { prefill_begin(job.convert, job.sort); }, begin);
 
     /* the list: experts rising, pairs of one rising, pieces without gaps */
     array<int> pair_at((size_t)n_pair, -1);

@@ -381,8 +381,9 @@ static mote_status begin(struct mote_backend *backend, const struct mote_batch *
     cuda->batch = batch;
     cuda->act_of = NULL;
     cuda->is_step_pending = 1;
-    TRY(mote_cuda_upload(cuda->cuda, cuda->token, block, cuda->step_bytes));
-    return MOTE_OK;
+    /* Spans lie last, and there are few. */
+    size_t bytes = (size_t)((const uint8_t *)(span + batch->n_span) - block);
+    return mote_cuda_upload(cuda->cuda, cuda->token, block, bytes);
 }
 
 /* ---- recorded steps ---- */

@@ -7,9 +7,8 @@
 #include "step.h"
 
 // x = scale * q with scale = amax / 32512, q in [-32512, 32512]; q = 256 hi + lo, lo in [-128, 127]. All 32 lanes call
-// it with x of their own column; q [2: hi, lo][32], scale[0]; the sums
-// lie at scale[4] (all) and scale[8] (the first 16). NaN or infinity among the 32
-// makes the scale so, and with it every product.
+// it with x of their own column; q [2: hi, lo][32], scale[0]; the sums lie at scale[4] (all) and scale[8] (the first 16).
+// NaN or infinity among the 32 makes the scale so, and with it every product.
 template <bool SUMS = true> // sums of codes may be left out where no weight has a zero or a minimum
 __device__ __forceinline__ void quantise32(float x, int lane, signed char *q, float *scale)
 {

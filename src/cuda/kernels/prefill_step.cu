@@ -99,7 +99,8 @@ struct Sort {
     int4 *piece;    // [n_piece]: {expert, first place, pairs, 0}: up to `width` neighbours of one expert
     int *n_piece;
     int n_pair, n_used, n_expert, width;
-    int n_warp; // that take part: as many as have room for their counts
+    int n_warp; // of a block that take part: as many as have room for their counts
+    int n_part; // blocks that share the pairs: each counts all of them for itself and places its own
 };
 
 MOTE_FN int expert_of(const int *ids, int pair, int n_expert)
@@ -118,43 +119,56 @@ MOTE_FN u32 lanes_of(u32 number, int bits)
     return lanes;
 }
 
-// The experts of a lane's next pairs, n_expert past the end: all under way at once.
+// The experts of a thread's next pairs, n_expert past the end: all under way at once.
 constexpr int AT_ONCE = 8;
-MOTE_FN void take_experts(const Sort &job, int base, int end, int e[AT_ONCE])
+MOTE_FN void take_experts(const Sort &job, int first, int step, int end, int e[AT_ONCE])
 {
     MOTE_UNROLL
     for (int j = 0; j < AT_ONCE; j++) {
-        int i = base + 32 * j + (int)threadIdx.x % 32;
+        int i = first + step * j;
         e[j] = i < end ? expert_of(job.ids, i, job.n_expert) : job.n_expert;
     }
 }
 
-// One block; every warp owns a run of pairs. Shared memory: [n_warp][n_expert] counts, [2][n_expert + 1] starts.
-MOTE_FN void sort_pairs(const Sort &job)
+MOTE_FN int whole_warps(int n, int parts) { return ((n + parts - 1) / parts + 31) / 32 * 32; }
+
+// Part `part` of the pairs, by one block; every warp owns a run of them. Shared memory: [n_warp][n_expert] counts, [n_expert]
+// pairs of the parts before, [2][n_expert + 1] starts.
+MOTE_FN void sort_pairs(const Sort &job, int part)
 {
     int *counts = (int *)shared;
     int n_expert = job.n_expert, n_warp = job.n_warp, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int *count = counts + warp * n_expert, *start = counts + n_warp * n_expert, *first_piece = start + n_expert + 1;
-    int run = ((job.n_pair + n_warp - 1) / n_warp + 31) / 32 * 32, begin = warp * run, end = min(begin + run, job.n_pair);
+    int *count = counts + warp * n_expert, *before = counts + n_warp * n_expert, *start = before + n_expert,
+        *first_piece = start + n_expert + 1;
+    int own = whole_warps(job.n_pair, job.n_part), part_begin = min(part * own, job.n_pair), part_end = min(part_begin + own, job.n_pair);
+    int run = whole_warps(own, n_warp), begin = min(part_begin + warp * run, part_end), end = min(begin + run, part_end);
     if (warp >= n_warp) end = begin; // only helps where nobody owns anything
-    for (int i = threadIdx.x; i < n_warp * n_expert; i += blockDim.x) counts[i] = 0;
+    for (int i = threadIdx.x; i < (n_warp + 2) * n_expert; i += blockDim.x) counts[i] = 0;
     __syncthreads();
     int e[AT_ONCE], bits = 32 - __clz(n_expert);
+    for (int base = 0; base < job.n_pair; base += AT_ONCE * (int)blockDim.x) {
+        take_experts(job, base + threadIdx.x, blockDim.x, job.n_pair, e);
+        MOTE_UNROLL
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (e[j] == n_expert) continue;
+            atomicAdd(start + e[j], 1); // the total, for now
+            if (base + (int)(threadIdx.x + j * blockDim.x) < part_begin) atomicAdd(before + e[j], 1);
+        }
+    }
     for (int base = begin; base < end; base += AT_ONCE * 32) {
-        take_experts(job, base, end, e);
+        take_experts(job, base + lane, 32, end, e);
         MOTE_UNROLL
         for (int j = 0; j < AT_ONCE; j++)
             if (e[j] < n_expert) atomicAdd(count + e[j], 1);
     }
     __syncthreads();
     for (int e = threadIdx.x; e < n_expert; e += blockDim.x) { // counts become where a warp's pairs start
-        int sum = 0;
+        int sum = before[e];
         for (int w = 0; w < n_warp; w++) {
             int n = counts[w * n_expert + e];
             counts[w * n_expert + e] = sum;
             sum += n;
         }
-        start[e] = sum;
     }
     __syncthreads();
     if (warp == 0) { // totals become starts, of pairs and of pieces
@@ -170,11 +184,14 @@ MOTE_FN void sort_pairs(const Sort &job)
             if (e < n_expert) start[e] = pairs + n_sum - n, first_piece[e] = pieces + p_sum - p;
             pairs += __shfl_sync(~0u, n_sum, 31), pieces += __shfl_sync(~0u, p_sum, 31);
         }
-        if (lane == 0) start[n_expert] = pairs, first_piece[n_expert] = pieces, *job.n_piece = pieces;
+        if (lane == 0) {
+            start[n_expert] = pairs, first_piece[n_expert] = pieces;
+            if (part == 0) *job.n_piece = pieces;
+        }
     }
     __syncthreads();
     for (int base = begin; base < end; base += AT_ONCE * 32) {
-        take_experts(job, base, end, e);
+        take_experts(job, base + lane, 32, end, e);
         MOTE_UNROLL
         for (int j = 0; j < AT_ONCE; j++) {
             int i = base + 32 * j + lane;
@@ -189,7 +206,7 @@ MOTE_FN void sort_pairs(const Sort &job)
             __syncwarp();
         }
     }
-    for (int p = threadIdx.x; p < first_piece[n_expert]; p += blockDim.x) {
+    for (int p = part * blockDim.x + threadIdx.x; p < first_piece[n_expert]; p += job.n_part * blockDim.x) {
         int low = 0, high = n_expert - 1; // the last expert whose pieces start at p or before
         while (low < high) {
             int middle = (low + high + 1) / 2;
@@ -201,14 +218,14 @@ MOTE_FN void sort_pairs(const Sort &job)
     }
 }
 
-// An expert block's beginning: the first block sorts, the others convert. Grid: 1 + rows / 4.
-extern "C" __global__ void __launch_bounds__(CONVERT_THREADS)
+// An expert block's beginning: the first blocks sort, the others convert. Grid: n_part + rows / 4.
+extern "C" __global__ void __launch_bounds__(CONVERT_THREADS, 1)
     prefill_begin(const __grid_constant__ Convert convert, const __grid_constant__ Sort sort)
 {
     chain_launch();
     chain_wait();
-    if (blockIdx.x == 0) sort_pairs(sort);
-    else convert_rows(convert, (blockIdx.x - 1) * CONVERT_ROWS);
+    if ((int)blockIdx.x < sort.n_part) sort_pairs(sort, blockIdx.x);
+    else convert_rows(convert, (blockIdx.x - sort.n_part) * CONVERT_ROWS);
 }
 
 // ---- the sum over a row's experts ----

@@ -45,7 +45,8 @@ extern "C" __global__ void input_rows(const float *x, const __grid_constant__ Ro
     }
 }
 
-// h[p] = activation(gate[p], up[p]), without a gate (null) of up alone; to `hidden` f32 when given, quantised to `act` when act.q is. A block a pair.
+// h[p] = activation(gate[p], up[p]), without a gate (null) of up alone; to `hidden` in f32 when that is given, quantised to
+// `act` when act.q is. A block a pair.
 extern "C" __global__ void activate(int kind, float limit, const float *gate, const float *up, int n_ff, int n_unit, int pair_base,
                                     float *hidden, const __grid_constant__ mote_step_act act)
 {
