@@ -183,30 +183,10 @@ template <class K> static void check(enum mote_format down)
         }
 }
 
-static void test_renormalised(void **state)
+template <class K, enum mote_format DOWN> static void test(void **state)
 {
     (void)state;
-    check<renormalised::kind>(MOTE_FORMAT_Q8_0);
-}
-static void test_softmax(void **state)
-{
-    (void)state;
-    check<softmax::kind>(MOTE_FORMAT_IQ2_XXS);
-}
-static void test_of_chosen(void **state)
-{
-    (void)state;
-    check<of_chosen::kind>(MOTE_FORMAT_Q8_0);
-}
-static void test_in_groups(void **state)
-{
-    (void)state;
-    check<in_groups::kind>(MOTE_FORMAT_Q8_0);
-}
-static void test_many(void **state)
-{
-    (void)state;
-    check<many::kind>(MOTE_FORMAT_Q8_0);
+    check<K>(DOWN);
 }
 
 static int end(void **state)
@@ -219,8 +199,12 @@ static int end(void **state)
 int main(void)
 {
     mote_rng_seed(&rng, 23);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_renormalised), cmocka_unit_test(test_softmax),
-                                       cmocka_unit_test(test_of_chosen), cmocka_unit_test(test_in_groups),
-                                       cmocka_unit_test(test_many)};
+    const struct CMUnitTest tests[] = {
+        {"renormalised", test<renormalised::kind, MOTE_FORMAT_Q8_0>, NULL, NULL, NULL},
+        {"softmax", test<softmax::kind, MOTE_FORMAT_IQ2_XXS>, NULL, NULL, NULL},
+        {"of the chosen", test<of_chosen::kind, MOTE_FORMAT_Q8_0>, NULL, NULL, NULL},
+        {"in groups", test<in_groups::kind, MOTE_FORMAT_Q8_0>, NULL, NULL, NULL},
+        {"512 experts", test<many::kind, MOTE_FORMAT_Q8_0>, NULL, NULL, NULL},
+    };
     return cmocka_run_group_tests(tests, NULL, end);
 }
