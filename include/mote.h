@@ -48,9 +48,9 @@ struct mote_model_options {
     size_t struct_size;
     int n_thread;    /* 0: all CPUs of this process */
     uint64_t memory; /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
-    const char
-        *act; /* activation type of products: "default" (8-bit integers where a format's budget allows),
-                                   "f32" (on a GPU: 16-bit integers and halves) */
+    /* Activation type of products: "default", 8-bit integers where a format's budget allows; "f32" (on a GPU: 16-bit
+     * integers and halves). */
+    const char *act;
     const char *moe;            /* "fused" (default) or "unfused" */
     int64_t n_ctx;              /* tokens per session; 0: the model's, at most 4096 */
     int64_t n_batch;            /* rows of a prefill step; 0: 512 */

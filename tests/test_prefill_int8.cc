@@ -10,7 +10,6 @@
 #define FORMAT1 MOTE_FORMAT_TQ1_0
 #define COLS 768
 #define X_GROUP 256
-#define H_GROUP 128
 #define ACTIVATION SWIGLU
 #define LIMIT 0.0f
 #endif
@@ -28,7 +27,7 @@ extern "C" {
 #include "cuda/kernels/prefill_step.cu"
 /* down reads h, whose groups are its own */
 #undef X_GROUP
-#define X_GROUP H_GROUP
+#define X_GROUP 128
 namespace second
 {
 #undef PREFILL_INT8_LOOP_CUH
@@ -171,7 +170,7 @@ static void test_moe(void **state)
     array<int> row_of(PAIRS);
     for (int p = 0; p < PAIRS; p++) row_of[p] = (p * 7 + 3) % TOKENS;
     array<float> x = normals((long)TOKENS * COLS), flat((size_t)(PAIRS * COLS), NAN);
-    int8_rows rows = converted(x, TOKENS, COLS, GROUP), h(PAIRS + 1, FF, H_GROUP);
+    int8_rows rows = converted(x, TOKENS, COLS, GROUP), h(PAIRS + 1, FF, 128);
     Pieces list = {slot[0], piece, &n_piece, row_of.at, PAIRS};
     launch((FF + 127) / 128, PIECES, THREADS, [&] {
         prefill_int8_gate_up(Int8GateUp{list, rows.view(), h.view(), FF, h.stride});
@@ -188,7 +187,7 @@ static void test_moe(void **state)
                 (float)activation64(&activation, is_gated(ACTIVATION) ? expert[0][e].product(f, own.at) : 0,
                                     expert[1][e].product(f, own.at));
         for (int f = 0; f < FF; f++) {
-            float step = h.of[(long)p * h.n_group + f / H_GROUP].x;
+            float step = h.of[(long)p * h.n_group + f / 128].x;
             if (!(fabsf(h.value(p, f) - want[f]) <= 0.501f * step + 1e-5f * fabsf(want[f])))
                 fail_msg("pair %d column %d of h: %g, expected %g", p, f, (double)h.value(p, f),
                          (double)want[f]);

@@ -7,7 +7,6 @@
 #define FORMAT1 MOTE_FORMAT_Q1_0
 #define COLS 640
 #define X_GROUP 128
-#define H_GROUP 128
 #define ACTIVATION RELU2
 #define LIMIT 0.0f
 #include "test_prefill_int8.cc"

@@ -242,16 +242,20 @@ mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_exp
     for (int p = experts->first; p < CUDA_PROJECTIONS; p++) mote_tile_kind_text(&experts->kind[p], text[p]);
     mote_cuda_activation_text(&experts->activation, activation);
     set_types(cuda, experts);
-    int is_int8 = experts->x_type >= LEAST_GROUP;
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    TRY(mote_cuda_program(cuda, is_int8 ? &int8_gate_up_text : &gate_up_text[has_wgmma(cuda)],
-                          &experts->prefill_gate_up, "W0=%s W1=%s COLS=%lld X_%s=%d H_%s=%d %s",
-                          text[experts->first], text[CUDA_UP], (long long)experts->d_model,
-                          is_int8 ? "GROUP" : "BF16", experts->x_type, is_int8 ? "GROUP" : "BF16",
-                          experts->h_type, activation));
-    return mote_cuda_program(cuda, is_int8 ? &int8_down_text : &down_text[has_wgmma(cuda)],
-                             &experts->prefill_down, "W0=%s COLS=%lld X_%s=%d", text[CUDA_DOWN],
-                             (long long)experts->n_ff, is_int8 ? "GROUP" : "BF16", experts->h_type);
+    if (experts->x_type >= LEAST_GROUP) {
+        TRY(mote_cuda_program(cuda, &int8_gate_up_text, &experts->prefill_gate_up,
+                              "W0=%s W1=%s COLS=%lld X_GROUP=%d %s", text[experts->first], text[CUDA_UP],
+                              (long long)experts->d_model, experts->x_type, activation));
+        return mote_cuda_program(cuda, &int8_down_text, &experts->prefill_down, "W0=%s COLS=%lld X_GROUP=%d",
+                                 text[CUDA_DOWN], (long long)experts->n_ff, experts->h_type);
+    }
+    TRY(mote_cuda_program(cuda, &gate_up_text[has_wgmma(cuda)], &experts->prefill_gate_up,
+                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d %s", text[experts->first], text[CUDA_UP],
+                          (long long)experts->d_model, experts->x_type, experts->h_type, activation));
+    return mote_cuda_program(cuda, &down_text[has_wgmma(cuda)], &experts->prefill_down,
+                             "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN], (long long)experts->n_ff,
+                             experts->h_type);
 }
 
 /* ---- launches ---- */

@@ -1,6 +1,5 @@
 // prefill_int8_gate_up.cu: prefill_gate_up.cu in 8-bit integers. Constants: W0, W1: template arguments of gate's and up's Tile<>
-// before K (without a gate both are up's); COLS, columns; X_GROUP (prefill_int8_loop.cuh); H_GROUP: of the scales of h, 64 or
-// 128; ACTIVATION, LIMIT (expert.cuh).
+// before K (without a gate both are up's); COLS, columns; X_GROUP (prefill_int8_loop.cuh); ACTIVATION, LIMIT (expert.cuh).
 #include "expert.cuh"
 #include "prefill_expert.cuh"
 #include "prefill_int8_loop.cuh"
@@ -9,7 +8,7 @@
 struct Int8GateUp {
     Pieces list;
     Int8Rows x;         // [rows]
-    Int8Rows h;         // [n_pair], n_ff columns, zeros from there on
+    Int8Rows h;         // [n_pair], n_ff columns in groups of 128, zeros from there on
     int n_ff, h_stride; // n_ff to 128
 };
 
@@ -56,8 +55,8 @@ template <int N> MOTE_FN void gate_up(const Int8GateUp &job, int4 piece, int mos
     for (int token = warp; token < piece.z; token += WARPS) {
         const float *from = h + token * H_ROW - unit * 128;
         size_t pair = piece.y + token;
-        int8_unit([&](int c) { return *(const float4 *)(from + c); }, unit, job.n_ff, H_GROUP, job.h.q + pair * job.h_stride,
-                  job.h.group + pair * (job.h_stride / H_GROUP));
+        int8_unit([&](int c) { return *(const float4 *)(from + c); }, unit, job.n_ff, job.h.q + pair * job.h_stride,
+                  job.h.group + pair * (job.h_stride / 128));
     }
 }
 

@@ -6,10 +6,10 @@
 // work and its first operands is half: two blocks share a multiprocessor, and one's beginning and end lie under the other's
 // products.
 //
-// Constants besides COLS: X_GROUP, columns of a scale of the activations: at most those of a weight's.
+// Constants besides COLS: X_GROUP, columns of a scale of the activations, 128 or 256: at most those of a weight's.
 //
-// Shared memory (all dynamic): [STAGES] stages, groups of the tokens, where their rows start, tables
-// (int8_shared_bytes of cuda_prefill_int8.c).
+// Shared memory (all dynamic): [STAGES] stages, groups of the tokens, their rows, and what the kernel puts behind
+// (int8_shared_bytes of cuda_prefill.c).
 #ifndef PREFILL_INT8_LOOP_CUH
 #define PREFILL_INT8_LOOP_CUH
 #include "prefill_int8.cuh"
@@ -22,9 +22,9 @@
 #define PREFILL_INT8_BLOCKS 1 // that would spill
 #endif
 
-constexpr int STAGES = 6; // three pairs of units
+constexpr int STAGES = 6;                      // three pairs of units
 constexpr int WARPS = 8, THREADS = WARPS * 32; // of a block
-constexpr int RESIDENT = PREFILL_INT8_BLOCKS;     // blocks of a multiprocessor
+constexpr int RESIDENT = PREFILL_INT8_BLOCKS;  // blocks of a multiprocessor
 constexpr int N_GROUP = int8_groups(COLS, X_GROUP), UNITS = KP / 128;
 
 template <int N> MOTE_FN float2 *shared_groups() { return (float2 *)(shared + STAGES * N * 128); } // [N_GROUP][N]
@@ -79,12 +79,12 @@ MOTE_FN void add_group(float (&acc)[N / 2], const int (&sum)[N / 2], const float
     }
 }
 
-template <class T, int N> MOTE_FN void multiply_units(const Ring<N> &ring, const u8 *record, const u32 *lut, float (&acc)[N / 2])
+template <class T, int N> MOTE_FN void multiply_units(const Ring<N> &ring, const u8 *record, float (&acc)[N / 2])
 {
     static_assert(T::GROUP % X_GROUP == 0 && !T::HAS_MIN && T::SUBS == 1, "not a kind for integers");
     int lane = threadIdx.x % 32, sum[N / 2];
     Rows<T> rows;
-    rows.start(record, lut, lane);
+    rows.start(record, nullptr, lane); // kinds of small integers have no table
     MOTE_UNROLL
     for (int j = 0; j < N / 2; j++) acc[j] = 0;
     int slot = 0;
@@ -103,23 +103,12 @@ template <class T, int N> MOTE_FN void multiply_units(const Ring<N> &ring, const
             int unit = pair + u, is_end = UNITS % 2 && unit == UNITS - 1;
             u32 code[4][4];
             float scale[2][1], least[2][1];
-            T::codes(rows.raw, lut, lane, code);
+            T::codes(rows.raw, nullptr, lane, code);
             T::scales(rows.raw, lane, scale, least);
             T::load(rows.raw, record, min(unit + 1, UNITS - 1), lane);
-            if constexpr (X_GROUP == 64) {
-                MOTE_UNROLL
-                for (int half = 0; half < 2; half++) {
-                    float own[2]; // of the lane that has this half's
-                    MOTE_UNROLL
-                    for (int h = 0; h < 2; h++) own[h] = __shfl_sync(~0u, scale[h][0], (lane & 28) | 2 * half);
-                    products<N, 2>(sum, code + 2 * half, stage + u * (N * 128), 2 * half, true, lane);
-                    add_group<N, T::ZERO>(acc, sum, own, unit * 2 + half, lane);
-                }
-            } else {
-                float own[2] = {scale[0][0], scale[1][0]};
-                products<N, 4>(sum, code, stage + u * (N * 128), 0, X_GROUP == 128 || u == 0, lane);
-                if (X_GROUP == 128 || u == 1 || is_end) add_group<N, T::ZERO>(acc, sum, own, unit / (X_GROUP / 128), lane);
-            }
+            float own[2] = {scale[0][0], scale[1][0]};
+            products<N>(sum, code, stage + u * (N * 128), X_GROUP == 128 || u == 0, lane);
+            if (X_GROUP == 128 || u == 1 || is_end) add_group<N, T::ZERO>(acc, sum, own, unit / (X_GROUP / 128), lane);
             if (is_end) break;
         }
     }
@@ -134,9 +123,9 @@ template <class T0, class T1, int N> MOTE_FN void multiply_rows(const Ring<N> &r
         ring.fill(u, u);
         copy_commit();
     }
-    if constexpr (SAME<T0, T1>) multiply_units<T0, N>(ring, record, nullptr, acc);
-    else if (threadIdx.x < THREADS / 2) multiply_units<T0, N>(ring, record, nullptr, acc);
-    else multiply_units<T1, N>(ring, record, nullptr, acc);
+    if constexpr (SAME<T0, T1>) multiply_units<T0, N>(ring, record, acc);
+    else if (threadIdx.x < THREADS / 2) multiply_units<T0, N>(ring, record, acc);
+    else multiply_units<T1, N>(ring, record, acc);
 }
 
 #endif

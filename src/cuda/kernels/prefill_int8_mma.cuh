@@ -6,9 +6,8 @@
 
 MOTE_FN void stage_written() {}
 
-// sum (+)= the operands of N_SUB sub-blocks of 32 columns, from `first` on, times the tokens of a stage.
-template <int N, int N_SUB>
-MOTE_FN void products(int (&sum)[N / 2], const u32 (*code)[4], u32 stage, int first, bool fresh, int lane)
+// sum (+)= the operands of a unit times the tokens of a stage.
+template <int N> MOTE_FN void products(int (&sum)[N / 2], const u32 (&code)[4][4], u32 stage, bool fresh, int lane)
 {
     MOTE_UNROLL
     for (int b = 0; b < N / 8; b++) {
@@ -16,9 +15,9 @@ MOTE_FN void products(int (&sum)[N / 2], const u32 (*code)[4], u32 stage, int fi
             MOTE_UNROLL
             for (int j = 0; j < 4; j++) sum[4 * b + j] = 0;
         MOTE_UNROLL
-        for (int s = 0; s < N_SUB; s += 2) {
+        for (int s = 0; s < 4; s += 2) {
             u32 x[4];
-            stage_matrices(x, stage + b * 8 * 128 + int8_place(lane & 7, (first + s) * 2 + (lane >> 3)));
+            stage_matrices(x, stage + b * 8 * 128 + int8_place(lane & 7, s * 2 + (lane >> 3)));
             mma_s8(sum + 4 * b, code[s], x[0], x[1]);
             mma_s8(sum + 4 * b, code[s + 1], x[2], x[3]);
         }

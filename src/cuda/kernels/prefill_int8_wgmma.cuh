@@ -33,17 +33,15 @@ WGMMA_S8(32, 16, "%16, %17, %18, %19", "%20", "%21");
 WGMMA_S8(64, 32, "%32, %33, %34, %35", "%36", "%37");
 #endif
 
-// sum (+)= the operands of N_SUB sub-blocks of 32 columns, from `first` on, times the tokens of a stage; done on return.
-template <int N, int N_SUB>
-MOTE_FN void products(int (&sum)[N / 2], const u32 (*code)[4], u32 stage, int first, bool fresh, int lane)
+// sum (+)= the operands of a unit times the tokens of a stage; done on return.
+template <int N> MOTE_FN void products(int (&sum)[N / 2], const u32 (&code)[4][4], u32 stage, bool fresh, int lane)
 {
     (void)lane;
-    u32 b = (stage >> 4 | 1u << 16) + first * 2;
+    u32 b = stage >> 4 | 1u << 16;
     products_begin();
     MOTE_UNROLL
-    for (int s = 0; s < N_SUB; s++) {
-        const u32 a[4] = {code[s][0], code[s][1], code[s][2], code[s][3]};
-        WgmmaS8<N>::add(sum, a, b + 2 * s, fresh && s == 0);
+    for (int s = 0; s < 4; s++) {
+        WgmmaS8<N>::add(sum, code[s], b + 2 * s, fresh && s == 0);
     }
     products_end();
 }

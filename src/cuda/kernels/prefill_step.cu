@@ -34,7 +34,7 @@ MOTE_FN void convert_bytes(const Convert &job, int first)
     MOTE_ROLLED
     for (int unit = threadIdx.x % ROW_THREADS / 32 * step; unit < n_unit; unit += ROW_THREADS / 32 * step)
         if (step == 2) int8_pair(four, unit, n_unit, job.n_col, q, group);
-        else int8_unit(four, unit, job.n_col, job.type, q, group);
+        else int8_unit(four, unit, job.n_col, q, group);
 }
 
 // The same to halves. A thread turns out 16 bytes: every other of four columns of each eight.
