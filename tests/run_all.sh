@@ -40,6 +40,31 @@ group() {
     fi
 }
 
+# The same programs under ASan and UBSan; the long ones look at MOTE_TEST_SHORT and do less.
+sanitized() {
+    export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
+    for program in "$san"/tests/test_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        group "san $(basename "$program")" "$program"
+    done
+    for program in "$san"/tests/fuzz_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        name=$(basename "$program")
+        one "san $name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
+    done
+}
+
+# Both at once: a program seldom keeps more than one CPU busy.
+if [ -n "$san" ]; then
+    said=$(mktemp) || exit 1
+    (
+        log=$(mktemp) || exit 1
+        sanitized
+        rm -f "$log"
+        echo "$passed $failed $skipped"
+    ) >"$said" 2>&1 &
+fi
+
 one layers tools/check_layers.sh
 one names tools/check_names.sh
 one headers tools/check_headers.sh
@@ -58,17 +83,15 @@ for program in "$build"/tests/fuzz_*; do
     name=$(basename "$program")
     one "$name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
 done
-if [ -n "$san" ]; then # the same programs under ASan and UBSan; the long ones look at SAN and do less
-    export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
-    for program in "$san"/tests/test_*; do
-        [ -f "$program" ] && [ -x "$program" ] || continue
-        group "san $(basename "$program")" "$program"
-    done
-    for program in "$san"/tests/fuzz_*; do
-        [ -f "$program" ] && [ -x "$program" ] || continue
-        name=$(basename "$program")
-        one "san $name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
-    done
+if [ -n "$san" ]; then
+    wait
+    sed '$d' "$said"
+    read -r p f s <<EOF
+$(tail -n 1 "$said")
+EOF
+    rm -f "$said"
+    case $p$f$s in *[!0-9]* | '') p=0 f=1 s=0; echo "FAIL  the programs under sanitizers did not end" ;; esac
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -135,7 +135,7 @@ static void test_moe(void **state)
     assert_int_equal(mote_mem_global_total(), before);
 }
 
-static const char synth_path[] = "/tmp/mote_test_bench.gguf";
+static char synth_path[64]; /* of this process */
 
 static void test_model(void **state)
 {
@@ -146,6 +146,7 @@ static void test_model(void **state)
     }
     struct mote_quantize_options quantize = MOTE_OPTIONS(mote_quantize_options);
     quantize.type = "q8_0";
+    snprintf(synth_path, sizeof synth_path, "/tmp/mote_test_bench_%ld.gguf", (long)getpid());
     assert_int_equal(mote_quantize("../shared/models/fable", synth_path, &quantize), MOTE_OK);
     size_t before = mote_mem_global_total();
     static const int64_t rows[] = {1, 40}, depth[] = {0, 30};
