@@ -49,7 +49,7 @@ struct mote_model_options {
     int n_thread;    /* 0: all CPUs of this process */
     uint64_t memory; /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
     /* Activation type of products: "default", 8-bit integers where a format's budget allows; "f32" (on a GPU: 16-bit
-     * integers and halves). */
+     * integers and halves); "mxfp4", 4-bit floats where weights are MXFP4 too, else as default (on a CPU alone). */
     const char *act;
     const char *moe;            /* "fused" (default) or "unfused" */
     int64_t n_ctx;              /* tokens per session; 0: the model's, at most 4096 */

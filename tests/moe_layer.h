@@ -73,7 +73,7 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
                                           .gate = is_gated64(&r->activation) ? l->view : NULL,
                                           .up = l->view + n,
                                           .down = l->view + 2 * n,
-                                          .act_f32 = 1};
+                                          .act = MOTE_WISH_F32};
     l->shared_set =
         (struct mote_expert_set){.name = "shared",
                                  .n_expert = 1,
@@ -83,7 +83,7 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
                                  .gate = is_gated64(&r->shared_activation) ? &l->shared[0].m : NULL,
                                  .up = &l->shared[1].m,
                                  .down = &l->shared[2].m,
-                                 .act_f32 = 1};
+                                 .act = MOTE_WISH_F32};
 }
 
 static inline void layer_free(struct layer *l)

@@ -54,11 +54,11 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     run->catalogue = o->catalogue;
     run->is_borrowed = o->catalogue != NULL;
     if (!run->catalogue) TRY(mote_catalogue_open(path, run->budget, &run->catalogue));
-    struct mote_network_options network = {.act_f32 = o->act_f32};
+    struct mote_network_options network = {.act = o->act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT};
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
     const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;
     struct mote_backend_options backend = {.n_thread = o->n_thread,
-                                           .act_f32 = o->act_f32,
+                                           .act = o->act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT,
                                            .moe_unfused = o->moe_unfused,
                                            .no_graph = o->no_graph,
                                            .compact = o->compact};

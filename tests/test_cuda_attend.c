@@ -394,7 +394,7 @@ static void check_shape(const struct heads *h, struct report *report)
     struct mote_backend_limits limits = limits_of(h);
     struct matrix w =
         matrix_make(&rng, MOTE_FORMAT_Q8_0, OUT_ROWS, h->n_head * h->head_dim, 0, MOTE_FORMAT_F16, 1);
-    struct check c = {.h = h, .report = report, .head = {.name = "output", .w = w.m, .act_f32 = 1}};
+    struct check c = {.h = h, .report = report, .head = {.name = "output", .w = w.m, .act = MOTE_WISH_F32}};
     struct pair pair = {.cpu = open_backend(&mote_backend_cpu, &limits, NULL, 0),
                         .cuda = open_shape(h, &c.head)};
     c.pair = &pair;

@@ -66,7 +66,8 @@ static struct linear_case case_make(enum mote_format format, int64_t n_col, int 
     if (index % 4 == 1 && !is_plain(format)) c.w.m.factor = -1.25f;
     if (index % 2) c.bias = new_normals(&rng, n_row);
     c.has_residual = index % 3;
-    c.weight = (struct mote_weight){.name = mote_format_traits(format)->name, .w = c.w.m, .act_f32 = 1};
+    c.weight =
+        (struct mote_weight){.name = mote_format_traits(format)->name, .w = c.w.m, .act = MOTE_WISH_F32};
     return c;
 }
 
@@ -197,7 +198,8 @@ static void check_formats(const char *what, int compact, int act_f32)
     struct report report;
     mote_rng_seed(&rng, 31);
     report_begin(&report);
-    struct mote_backend_options options = {.compact = compact, .act_f32 = act_f32};
+    struct mote_backend_options options = {.compact = compact,
+                                           .act = act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT};
     struct mote_backend *cuda = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     int n = 0;
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
@@ -282,7 +284,7 @@ static void test_jobs(void **state)
         for (int o = 0; o < N_OUT; o++) {
             w[j][o] = matrix_make(&rng, jobs[j].format[o], jobs[j].n_row[o], D, 64, MOTE_FORMAT_F16, 1);
             weight[j][o] = (struct mote_weight){
-                .name = mote_format_traits(jobs[j].format[o])->name, .w = w[j][o].m, .act_f32 = 1};
+                .name = mote_format_traits(jobs[j].format[o])->name, .w = w[j][o].m, .act = MOTE_WISH_F32};
             must(ops->place(cuda, &weight[j][o]));
             matrix_decode(&w[j][o]);
         }
@@ -486,7 +488,7 @@ static void test_rms_norm(void **state)
     struct mote_backend *cuda = open_backend(&mote_backend_cuda, &limits, NULL, 0);
     const struct mote_backend_ops *ops = cuda->ops;
     struct matrix head = matrix_make(&rng, MOTE_FORMAT_Q8_0, 77, 2048, 0, MOTE_FORMAT_F16, 1);
-    struct mote_weight weight = {.name = "head", .w = head.m, .act_f32 = 1};
+    struct mote_weight weight = {.name = "head", .w = head.m, .act = MOTE_WISH_F32};
     must(ops->place(cuda, &weight));
     make_ready(cuda);
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {

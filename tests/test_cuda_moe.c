@@ -150,7 +150,8 @@ static void open_both(struct mote_backend *backend[2], int64_t d_model, int comp
                                          .act_moe = 7,
                                          .act_down = 7};
     for (int v = 0; v < 2; v++) {
-        struct mote_backend_options options = {.moe_unfused = v, .compact = compact, .act_f32 = act_f32};
+        struct mote_backend_options options = {
+            .moe_unfused = v, .compact = compact, .act = act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT};
         backend[v] = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     }
 }

@@ -52,7 +52,7 @@ static void *encoded(enum mote_format format, int64_t n_row, int64_t n_col)
 }
 
 static void block_make(struct block *b, const struct shape *shape, enum mote_format gate, enum mote_format up,
-                       enum mote_format down, int act_f32)
+                       enum mote_format down, enum mote_act_wish act)
 {
     *b = (struct block){.shape = *shape};
     int32_t n = shape->n_expert;
@@ -78,7 +78,7 @@ static void block_make(struct block *b, const struct shape *shape, enum mote_for
                                           .gate = b->view,
                                           .up = b->view + n,
                                           .down = b->view + 2 * n,
-                                          .act_f32 = act_f32};
+                                          .act = act};
     b->shared = (struct mote_expert_set){.name = "shared",
                                          .n_expert = 1,
                                          .n_ff = shape->n_ff_shared,
@@ -86,7 +86,7 @@ static void block_make(struct block *b, const struct shape *shape, enum mote_for
                                          .gate = &b->shared_view[0],
                                          .up = &b->shared_view[1],
                                          .down = &b->shared_view[2],
-                                         .act_f32 = act_f32};
+                                         .act = act};
 }
 
 static void block_free(struct block *b)
@@ -107,8 +107,8 @@ static struct mote_backend *backend_for(const struct shape *shape, int n_thread,
         .n_expert = shape->n_expert,
         .n_used = shape->n_used,
         .act_linear = 7,
-        .act_moe = 7,
-        .act_down = 7,
+        .act_moe = 15,
+        .act_down = 15,
     };
     struct mote_backend *backend;
     if (mote_backend_cpu.create(&options, &limits, NULL, &backend) != MOTE_OK) fail_msg("%s", mote_error());
@@ -298,7 +298,7 @@ static void test_shapes(void **state)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct block b;
         struct mote_backend *backend[VARIANTS];
-        block_make(&b, &shapes[i], MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16, 1);
+        block_make(&b, &shapes[i], MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16, MOTE_WISH_F32);
         backends_make(&shapes[i], backend);
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             if (shapes[i].n_used > 100 && rows[r] > 2) continue; /* the reference is slow */
@@ -331,7 +331,7 @@ static void test_formats(void **state)
         for (int64_t rows = 1; rows <= 40; rows += 13) {
             struct block b;
             struct input in;
-            block_make(&b, &shape, formats[f][0], formats[f][1], formats[f][2], 0);
+            block_make(&b, &shape, formats[f][0], formats[f][1], formats[f][2], MOTE_WISH_DEFAULT);
             input_make(&in, &shape, rows, RANDOM);
             check(backend, &b, &in, 4e-4); /* two roundings to 8 bits, one scale for up to 256 */
             input_free(&in);
@@ -347,18 +347,20 @@ static void test_activations(void **state)
     static const struct shape shape = {5, 2, 256, 256, 256};
     static const struct {
         enum mote_format format[3];
-        int act_f32;
+        enum mote_act_wish act;
         double budget;
-    } rows[] = {{{MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16}, 1, 1e-11},
-                {{MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0}, 0, 4e-4},
-                {{MOTE_FORMAT_MXFP4, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K}, 0, 4e-4}};
+    } rows[] = {{{MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16}, MOTE_WISH_F32, 1e-11},
+                {{MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0}, MOTE_WISH_DEFAULT, 4e-4},
+                {{MOTE_FORMAT_MXFP4, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K}, MOTE_WISH_DEFAULT, 4e-4},
+                /* 4 bits: half a step is a tenth of most numbers */
+                {{MOTE_FORMAT_MXFP4, MOTE_FORMAT_MXFP4, MOTE_FORMAT_MXFP4}, MOTE_WISH_MXFP4, 4e-2}};
     mote_rng_seed(&rng, 27);
     struct mote_backend *backend[VARIANTS];
     backends_make(&shape, backend);
     for (int k = 0; k < MOTE_ACTIVATION_COUNT; k++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             struct block b;
-            block_make(&b, &shape, rows[r].format[0], rows[r].format[1], rows[r].format[2], rows[r].act_f32);
+            block_make(&b, &shape, rows[r].format[0], rows[r].format[1], rows[r].format[2], rows[r].act);
             b.experts.activation = each_activation[k];
             b.shared.activation = each_activation[(k + 1) % MOTE_ACTIVATION_COUNT];
             if (!is_gated64(&b.experts.activation)) b.experts.gate = NULL;
@@ -382,8 +384,8 @@ static void test_mixed_experts(void **state)
     static const struct shape shape = {4, 2, 256, 256, 0};
     mote_rng_seed(&rng, 23);
     struct block b, q;
-    block_make(&b, &shape, MOTE_FORMAT_F16, MOTE_FORMAT_F16, MOTE_FORMAT_F16, 0);
-    block_make(&q, &shape, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K, 0);
+    block_make(&b, &shape, MOTE_FORMAT_F16, MOTE_FORMAT_F16, MOTE_FORMAT_F16, MOTE_WISH_DEFAULT);
+    block_make(&q, &shape, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q6_K, MOTE_WISH_DEFAULT);
     struct mote_backend *backend[VARIANTS];
     backends_make(&shape, backend);
     for (int p = 0; p < 3; p++) b.view[p * 4 + 2] = q.view[p * 4 + 2];
@@ -406,7 +408,7 @@ static void test_row_alone(void **state)
     mote_rng_seed(&rng, 24);
     struct block b;
     struct input in;
-    block_make(&b, &shape, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_BF16, 0);
+    block_make(&b, &shape, MOTE_FORMAT_Q8_0, MOTE_FORMAT_Q8_0, MOTE_FORMAT_BF16, MOTE_WISH_DEFAULT);
     input_make(&in, &shape, 8, RANDOM);
     struct mote_backend *backend = backend_for(&shape, 2, 0);
     float *y = malloc(8 * 256 * sizeof *y), row[256];
@@ -437,7 +439,7 @@ static void test_dense_and_hidden(void **state)
     mote_rng_seed(&rng, 25);
     struct block b;
     struct input in;
-    block_make(&b, &both, MOTE_FORMAT_F32, MOTE_FORMAT_F32, MOTE_FORMAT_F32, 1);
+    block_make(&b, &both, MOTE_FORMAT_F32, MOTE_FORMAT_F32, MOTE_FORMAT_F32, MOTE_WISH_F32);
     input_make(&in, &both, 5, RANDOM);
     struct mote_backend *backend = backend_for(&dense_shape, 2, 0);
     float y[5 * 64], hidden[5 * 3 * 32], shared[5 * 96];
@@ -484,7 +486,7 @@ static void test_route_inside(void **state)
     mote_rng_seed(&rng, 28);
     struct block b;
     struct input in;
-    block_make(&b, &shape, MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16, 1);
+    block_make(&b, &shape, MOTE_FORMAT_F32, MOTE_FORMAT_BF16, MOTE_FORMAT_F16, MOTE_WISH_F32);
     input_make(&in, &shape, ROWS, RANDOM);
     float *w = encoded(MOTE_FORMAT_F32, E, D), *gate = encoded(MOTE_FORMAT_F32, 1, D), norm[D],
           logits[ROWS * E];
@@ -551,7 +553,7 @@ static void test_refusals(void **state)
     mote_rng_seed(&rng, 26);
     struct block b;
     struct input in;
-    block_make(&b, &shape, MOTE_FORMAT_F32, MOTE_FORMAT_F32, MOTE_FORMAT_F32, 1);
+    block_make(&b, &shape, MOTE_FORMAT_F32, MOTE_FORMAT_F32, MOTE_FORMAT_F32, MOTE_WISH_F32);
     input_make(&in, &shape, 3, RANDOM);
     struct mote_backend *backend = backend_for(&shape, 1, 0);
     float y[3 * 64];

@@ -152,15 +152,15 @@ mote_status mote_bench(const struct mote_bench_options *given, double *bandwidth
     struct mote_model_options model = {0};
     if (options.model_options) MOTE_TAKE_OPTIONS(model, options.model_options);
     double unseen;
-    const char *act = model.act ? model.act : "default";
+    enum mote_act_wish act;
+    TRY(mote_act_wish_parse(model.act, &act));
     struct mote_bench_job job = {.options = &options,
                                  .model = &model,
                                  .bandwidth = bandwidth ? bandwidth : &unseen,
                                  .n_repeat = options.n_repeat ? options.n_repeat : 5,
                                  .n_thread = options.n_thread ? options.n_thread : model.n_thread,
-                                 .act_f32 = !strcmp(act, "f32"),
+                                 .act = act,
                                  .fn = fn,
                                  .context = context};
-    FAIL_IF(!job.act_f32 && strcmp(act, "default"), MOTE_ARGUMENT, "act '%s', expected default or f32", act);
     return benches[which].run(&job);
 }

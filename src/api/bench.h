@@ -7,6 +7,7 @@
 #define MOTE_API_BENCH_H
 
 #include "base/thread.h"
+#include "cpu/act.h"
 #include "mote.h"
 #include "quant/format.h"
 
@@ -21,7 +22,7 @@ struct mote_bench_job {
     const struct mote_model_options *model; /* zeros when the caller has none */
     double *bandwidth; /* bytes per second: result of mote_bench_start, the caller's to see */
     int n_repeat, n_thread;
-    int act_f32; /* float activations instead of each format's default */
+    enum mote_act_wish act;
     mote_bench_fn *fn;
     void *context;
 };

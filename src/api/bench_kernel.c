@@ -52,7 +52,7 @@ static mote_status run_product(void *context, int64_t run)
 static mote_status bench_rows(struct kernel_bench *bench, enum mote_format format, int64_t n_x)
 {
     const char *type_name = mote_format_traits(format)->name;
-    enum mote_act_type type = bench->job->act_f32 ? MOTE_ACT_F32 : mote_act_default(format);
+    enum mote_act_type type = mote_act_chosen(format, bench->job->act);
     int is_dot = n_x <= MOTE_DOT_ROWS;
     bench->product = (is_dot ? bench->kernels->dot : bench->kernels->gemm)[type][format];
     FAIL_IF(!bench->product, MOTE_UNSUPPORTED, "no %s kernel for %s with %s activations",

@@ -158,7 +158,7 @@ static mote_status draw_layers(struct moe_bench *bench)
                                      .gate = up == gate ? NULL : draw_part(bench, &rng, l, 0, gate),
                                      .up = draw_part(bench, &rng, l, 1, up),
                                      .down = draw_part(bench, &rng, l, 2, down),
-                                     .act_f32 = bench->job->act_f32,
+                                     .act = bench->job->act,
                                      .routing = &bench->routing};
         layer->router = (struct mote_weight){
             .name = "router of the benchmark",
@@ -331,7 +331,7 @@ static mote_status make_backend(struct moe_bench *bench)
 {
     const struct moe_shape *s = &bench->shape;
     const char *moe = bench->job->model->moe;
-    int act_f32 = bench->job->act_f32;
+    enum mote_act_wish act = bench->job->act;
     struct mote_backend_options options = {.n_thread = bench->job->n_thread,
                                            .moe_unfused = moe && !strcmp(moe, "unfused"),
                                            .compact = bench->job->options->compact};
@@ -343,8 +343,8 @@ static mote_status make_backend(struct moe_bench *bench)
         .n_expert = (int32_t)s->n_expert,
         .n_used = (int32_t)s->n_used,
         .act_linear = 1u << mote_act_default(MOTE_FORMAT_F32),
-        .act_moe = 1u << (act_f32 ? MOTE_ACT_F32 : mote_act_default(bench->format)),
-        .act_down = 1u << (act_f32 ? MOTE_ACT_F32 : mote_act_default(bench->down_format)),
+        .act_moe = 1u << mote_act_chosen(bench->format, act),
+        .act_down = 1u << mote_act_chosen(bench->down_format, act),
     };
     options.device = bench->device;
     TRY(bench->kind->create(&options, &limits, NULL, &bench->backend));

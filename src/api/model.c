@@ -121,10 +121,11 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
         FAIL_IF(given->struct_size < sizeof(size_t), MOTE_ARGUMENT, "model options: struct_size is not set");
         MOTE_TAKE_OPTIONS(options, given);
     }
-    static const char *const acts[] = {"default", "f32"}, *const moes[] = {"fused", "unfused"};
+    static const char *const moes[] = {"fused", "unfused"};
     static const char *const kvs[] = {"f32", "f16", "q8_0"};
-    int act = 0, moe = 0, kv = MOTE_KV_F16;
-    TRY(choose(options.act, "activation type", acts, 2, &act));
+    enum mote_act_wish act;
+    int moe = 0, kv = MOTE_KV_F16;
+    TRY(mote_act_wish_parse(options.act, &act));
     TRY(choose(options.moe, "expert block", moes, 2, &moe));
     TRY(choose(options.kv, "KV type", kvs, 3, &kv));
     FAIL_IF(options.n_ctx < 0 || options.n_batch < 0 || options.n_session < 0 || options.n_thread < 0,
@@ -137,8 +138,7 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
 
     TRY(mote_budget_create(is_hard ? (size_t)options.memory : 0, &model->budget));
     TRY(mote_catalogue_open(path, model->budget, &model->catalogue));
-    struct mote_network_options network = {
-        .act_f32 = act, .progress = show_backend, .progress_context = model};
+    struct mote_network_options network = {.act = act, .progress = show_backend, .progress_context = model};
     model->progress = options.progress;
     model->progress_context = options.progress_context;
     TRY(mote_network_open(model->catalogue, &network, model->budget, &model->network));
@@ -158,7 +158,7 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     if (model->n_batch > model->n_ctx) model->n_batch = model->n_ctx;
     model->kv_type = (enum mote_kv_type)kv;
     model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread,
-                                                           .act_f32 = act,
+                                                           .act = act,
                                                            .moe_unfused = moe,
                                                            .progress = show_backend,
                                                            .progress_context = model};

@@ -30,11 +30,11 @@ struct mote_backend;
 
 /* A matrix (and bias) as a product reads it. */
 struct mote_weight {
-    const char *name;     /* of the tensor, for messages */
-    struct mote_matrix w; /* host view of the file's bytes; n_row 0: there is none */
-    const float *bias;    /* [w.n_row] backend memory, or NULL */
-    int act_f32;          /* products with float activations; 0: mote_act_default(format) */
-    void *placed;         /* the backend's own (device copy); NULL on the CPU, which reads the view */
+    const char *name;       /* of the tensor, for messages */
+    struct mote_matrix w;   /* host view of the file's bytes; n_row 0: there is none */
+    const float *bias;      /* [w.n_row] backend memory, or NULL */
+    enum mote_act_wish act; /* of its products' activations */
+    void *placed;           /* the backend's own (device copy); NULL on the CPU, which reads the view */
 };
 
 /* The experts of a layer: y = down(activation(gate(x), up(x))). Formats may differ from projection to projection and
@@ -48,7 +48,7 @@ struct mote_expert_set {
     const struct mote_matrix *gate; /* [n_expert] of [n_ff][d_model]; NULL: the activation takes none */
     const struct mote_matrix *up;   /* [n_expert] of [n_ff][d_model] */
     const struct mote_matrix *down; /* [n_expert] of [d_model][n_ff] */
-    int act_f32;
+    enum mote_act_wish act;
     /* Who chooses among them, so that their kernels can (mote_moe.route); scale and bias are not looked at before a step.
      * NULL: nobody (shared, dense), or somebody else. */
     const struct mote_routing *routing;
@@ -280,8 +280,8 @@ struct mote_backend_options {
     /* NULL: nobody asks. */
     void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
-    int n_thread; /* 0: as many as CPUs */
-    int act_f32; /* no 8-bit activations where the backend would choose them (the CPU is told by act_linear ..) */
+    int n_thread;           /* 0: as many as CPUs */
+    enum mote_act_wish act; /* a device's; weights say it to the CPU */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
                         bits */
     int compact;     /* formats that lie wider on a device than in their file do not: less memory, slower */

@@ -128,9 +128,9 @@ static mote_status cpu_sync(struct mote_backend *backend)
 /* ---- weights ---- */
 
 static mote_status check_matrix(const struct cpu_backend *cpu, const char *name, const struct mote_matrix *w,
-                                int act_f32)
+                                enum mote_act_wish act)
 {
-    enum mote_act_type type = cpu_act_type(w->format, act_f32);
+    enum mote_act_type type = mote_act_chosen(w->format, act);
     FAIL_IF(!cpu->kernel->dot[type][w->format] || !cpu->kernel->gemm[type][w->format], MOTE_UNSUPPORTED,
             "tensor %s: no %s kernel for type %s with %s activations", name,
             mote_cpu_tier_name(cpu->kernel->tier), mote_format_traits(w->format)->name,
@@ -140,7 +140,7 @@ static mote_status check_matrix(const struct cpu_backend *cpu, const char *name,
 
 static mote_status cpu_place(struct mote_backend *backend, struct mote_weight *weight)
 {
-    return check_matrix((struct cpu_backend *)backend, weight->name, &weight->w, weight->act_f32);
+    return check_matrix((struct cpu_backend *)backend, weight->name, &weight->w, weight->act);
 }
 
 static mote_status cpu_place_experts(struct mote_backend *backend, struct mote_expert_set *set)
@@ -150,7 +150,7 @@ static mote_status cpu_place_experts(struct mote_backend *backend, struct mote_e
     if (status != MOTE_OK) return mote_context(status, "%s", set->name);
     for (int p = 0; p < 3; p++)
         for (int32_t e = 0; part[p] && e < set->n_expert; e++)
-            TRY(check_matrix((struct cpu_backend *)backend, set->name, &part[p][e], set->act_f32));
+            TRY(check_matrix((struct cpu_backend *)backend, set->name, &part[p][e], set->act));
     return MOTE_OK;
 }
 

@@ -60,11 +60,6 @@ static inline void *cpu_worker_scratch(const struct cpu_backend *cpu, int worker
     return cpu->scratch + cpu->at.worker + (size_t)worker * cpu->at.worker_bytes;
 }
 
-static inline enum mote_act_type cpu_act_type(enum mote_format format, int act_f32)
-{
-    return act_f32 ? MOTE_ACT_F32 : mote_act_default(format);
-}
-
 /* The rows of x from `row` on. */
 struct mote_act mote_cpu_act_rows(const struct mote_act *act, int64_t row, int64_t n_row);
 

@@ -13,7 +13,7 @@ struct mote_act mote_cpu_act_rows(const struct mote_act *act, int64_t row, int64
     part.n_row = n_row;
     if (act->x) part.x += row * act->n_col;
     if (act->type == MOTE_ACT_F32) return part;
-    int64_t group = act->type == MOTE_ACT_I8_32 ? 32 : 256;
+    int64_t group = mote_act_group(act->type);
     part.q += row * act->stride;
     part.scale += row * (act->stride / group);
     part.sum += row * (act->stride / 16);
@@ -69,7 +69,7 @@ static void product_tile(struct linear_step *step, int64_t task, float *tile)
     const struct mote_weight *weight = out->weight;
     int64_t row = (task - step->first_task[o]) * step->tile, n = weight->w.n_row - row;
     if (n > step->tile) n = step->tile;
-    const struct mote_act *x = &step->act[cpu_act_type(weight->w.format, weight->act_f32)];
+    const struct mote_act *x = &step->act[mote_act_chosen(weight->w.format, weight->act)];
     if (!weight->bias && !out->residual) {
         mote_cpu_product(step->cpu, &weight->w, row, n, x, NULL, job->n_row, out->y + row, out->y_stride);
         return;
@@ -112,7 +112,7 @@ mote_status mote_cpu_linear(struct mote_backend *backend, const struct mote_line
         FAIL_IF(weight->w.n_col != job->n_col, MOTE_ARGUMENT,
                 "linear: tensor %s has %lld columns, the input %lld", weight->name,
                 (long long)weight->w.n_col, (long long)job->n_col);
-        step.types |= 1u << cpu_act_type(weight->w.format, weight->act_f32);
+        step.types |= 1u << mote_act_chosen(weight->w.format, weight->act);
         n_row += weight->w.n_row;
     }
     FAIL_IF(step.types & ~cpu->limits.act_linear, MOTE_ARGUMENT,

@@ -178,9 +178,9 @@ static struct cpu_group make_group(struct cpu_moe_step *s, const struct mote_exp
         .n_ff = set->n_ff,
         .activation = set->activation,
     };
-    g.up_type = cpu_act_type(g.up->format, set->act_f32);
-    g.gate_type = g.gate ? cpu_act_type(g.gate->format, set->act_f32) : g.up_type;
-    g.down_type = cpu_act_type(g.down->format, set->act_f32);
+    g.up_type = mote_act_chosen(g.up->format, set->act);
+    g.gate_type = g.gate ? mote_act_chosen(g.gate->format, set->act) : g.up_type;
+    g.down_type = mote_act_chosen(g.down->format, set->act);
     s->x_types |= 1u << g.gate_type | 1u << g.up_type;
     return g;
 }

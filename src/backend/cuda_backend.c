@@ -587,10 +587,12 @@ static mote_status create(const struct mote_backend_options *options,
 {
     *out = NULL;
     struct cuda_backend *cuda;
+    FAIL_IF(options->act == MOTE_WISH_MXFP4, MOTE_UNSUPPORTED,
+            "activations in mxfp4 run on a CPU alone so far");
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->compact = options->compact;
-    cuda->act_f32 = options->act_f32;
+    cuda->wish = options->act;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

@@ -126,7 +126,8 @@ struct cuda_backend {
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits limits;
-    int moe_unfused, compact, act_f32;
+    int moe_unfused, compact;
+    enum mote_act_wish wish;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 

@@ -150,7 +150,7 @@ static int int8_group(const struct cuda_backend *cuda, const struct mote_tile_ki
                       int most)
 {
     int is_small = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_T5;
-    if (cuda->act_f32 || !is_small || kind->has_min || kind->sub < LEAST_GROUP) return 0;
+    if (cuda->wish == MOTE_WISH_F32 || !is_small || kind->has_min || kind->sub < LEAST_GROUP) return 0;
     int group = kind->sub < most ? kind->sub : most;
     return int8_shared_bytes(LEAST_WIDTH, n_col, group, 1) <= cuda->info->shared_bytes ? group : 0;
 }

@@ -59,7 +59,7 @@ struct model_rows {
         {'c', "ctx", OPTION_INT, &(m).n_ctx, "tokens of context (the model's, at most 4096)"}, \
         {'b', "batch", OPTION_INT, &(m).n_batch, "prompt tokens per step (512)"},              \
         {0, "memory", OPTION_SIZE, &(m).memory, "hard limit, e.g. 6G (none)"},                 \
-        {0, "act", OPTION_TEXT, &(m).act, "activation type: default, f32"},                    \
+        {0, "act", OPTION_TEXT, &(m).act, "activation type: default, f32, mxfp4"},             \
         {0, "moe", OPTION_TEXT, &(m).moe, "expert block: fused, unfused"},                     \
         {'D', "device", OPTION_TEXT, &(m).device, "where to run: cpu, cuda, cuda:N (cpu)"},    \
     {                                                                                          \

@@ -2,7 +2,10 @@
  */
 #include "cpu/act.h"
 
+#include <string.h>
+
 #include "base/mem.h"
+#include "quant/mxfp4.h"
 
 /* Formats that are not named have no integer product, or lose more to 8-bit activations than they save: F32.
  */
@@ -32,9 +35,27 @@ enum mote_act_type mote_act_default(enum mote_format format)
     return (enum mote_act_type)default_type[format];
 }
 
+enum mote_act_type mote_act_chosen(enum mote_format format, enum mote_act_wish wish)
+{
+    if (wish == MOTE_WISH_F32) return MOTE_ACT_F32;
+    int is_mx = format == MOTE_FORMAT_MXFP4 || format == MOTE_FORMAT_MLX_MXFP4;
+    return wish == MOTE_WISH_MXFP4 && is_mx ? MOTE_ACT_MXFP4 : mote_act_default(format);
+}
+
+mote_status mote_act_wish_parse(const char *text, enum mote_act_wish *out)
+{
+    static const char *const name[] = {"default", "f32", "mxfp4"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        if (!strcmp(text ? text : "default", name[i])) {
+            *out = (enum mote_act_wish)i;
+            return MOTE_OK;
+        }
+    return mote_fail(MOTE_ARGUMENT, "activation type '%s', expected default, f32 or mxfp4", text);
+}
+
 const char *mote_act_type_name(enum mote_act_type type)
 {
-    static const char *const name[MOTE_ACT_TYPE_COUNT] = {"f32", "i8x32", "i8x256"};
+    static const char *const name[MOTE_ACT_TYPE_COUNT] = {"f32", "i8x32", "i8x256", "mxfp4"};
     return (unsigned)type < MOTE_ACT_TYPE_COUNT ? name[type] : "?";
 }
 
@@ -54,11 +75,11 @@ static int lay_out(enum mote_act_type type, int64_t n_row, int64_t n_col, struct
     size_t n;
     if (n_row < 0 || n_col < 0 || n_col > INT64_MAX / 2) return 0;
     if (!mote_mul_size((size_t)n_row, (size_t)mote_act_stride(n_col), &n) || n > (size_t)1 << 56) return 0;
-    size_t group = type == MOTE_ACT_I8_32 ? 32 : 256;
+    size_t group = (size_t)mote_act_group(type);
     out->scale = round_up_64(n);
     out->sum = out->scale + round_up_64(n / group * sizeof(float));
     out->sum32 = out->sum + round_up_64(n / 16 * sizeof(int16_t));
-    out->bytes = out->sum32 + (type == MOTE_ACT_I8_32 ? round_up_64(n / 32 * sizeof(float)) : 0);
+    out->bytes = out->sum32 + (group == 32 ? round_up_64(n / 32 * sizeof(float)) : 0);
     return 1;
 }
 
@@ -80,6 +101,29 @@ struct mote_act mote_act_place(enum mote_act_type type, int64_t n_row, int64_t n
     act.q = (int8_t *)base;
     act.scale = (float *)(void *)(base + at.scale);
     act.sum = (int16_t *)(void *)(base + at.sum);
-    if (type == MOTE_ACT_I8_32) act.sum32 = (float *)(void *)(base + at.sum32);
+    if (mote_act_group(type) == 32) act.sum32 = (float *)(void *)(base + at.sum32);
     return act;
+}
+
+void mote_act_to_mxfp4(const float *x, int64_t row, int64_t n_row, struct mote_act *act)
+{
+    for (int64_t i = row; i < row + n_row; i++)
+        for (int64_t col = 0; col < act->stride; col += 32) {
+            int64_t left = act->n_col - col,
+                    n = left < 0    ? 0
+                        : left < 32 ? left
+                                    : 32,
+                    at = i * act->stride + col;
+            float block[32] = {0};
+            for (int64_t c = 0; c < n; c++) block[c] = x[i * act->n_col + col + c];
+            int8_t *q = act->q + at;
+            int16_t *sum = act->sum + at / 16;
+            act->scale[at / 32] = mote_mxfp4_block(block, q);
+            for (int g = 0; g < 2; g++) {
+                int all = 0;
+                for (int c = 0; c < 16; c++) all += q[16 * g + c];
+                sum[g] = (int16_t)all;
+            }
+            act->sum32[at / 32] = act->scale[at / 32] * (float)(sum[0] + sum[1]);
+        }
 }

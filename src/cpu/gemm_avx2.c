@@ -389,7 +389,7 @@ static void prefetch_codes(const struct mote_act *x, int64_t row, int64_t col)
 
 void mote_gemm_avx2(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
 {
-    int is_32 = x->type == MOTE_ACT_I8_32, run = centred_run(unpack);
+    int is_32 = mote_act_group(x->type) == 32, run = centred_run(unpack);
     product_fn *multiply = choose(unpack, is_32);
     int group_bits = __builtin_ctz((unsigned)unpack->group);
     struct panel panel[PANELS];

@@ -231,7 +231,7 @@ static void make_panel(const struct mote_unpack *unpack, const struct mote_matri
 
 void mote_gemm_avx512(const struct mote_unpack *unpack, MOTE_MATMUL_ARGS)
 {
-    int is_32 = x->type == MOTE_ACT_I8_32;
+    int is_32 = mote_act_group(x->type) == 32;
     product_fn *multiply = choose(unpack, is_32);
     int group_bits = __builtin_ctz((unsigned)unpack->group);
     struct panel panel[PANELS];

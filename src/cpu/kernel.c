@@ -5,6 +5,16 @@
 
 static struct mote_cpu_kernels tables[MOTE_CPU_TIER_COUNT];
 
+/* MXFP4 activations lie as 8-bit integers with a scale for 32 do: the same products. */
+static void share_mxfp4(struct mote_cpu_kernels *table)
+{
+    for (int f = 0; f < MOTE_FORMAT_COUNT; f++)
+        if (mote_act_chosen((enum mote_format)f, MOTE_WISH_MXFP4) == MOTE_ACT_MXFP4) {
+            table->dot[MOTE_ACT_MXFP4][f] = table->dot[MOTE_ACT_I8_32][f];
+            table->gemm[MOTE_ACT_MXFP4][f] = table->gemm[MOTE_ACT_I8_32][f];
+        }
+}
+
 static void build(void)
 {
     struct mote_cpu_kernels *scalar = &tables[MOTE_CPU_SCALAR];
@@ -31,6 +41,8 @@ static void build(void)
     mote_matmul_small_avx512_fill(avx512);
     mote_matmul_affine_avx512_fill(avx512);
     mote_matmul_nvfp4_avx512_fill(avx512);
+
+    for (int tier = 0; tier < MOTE_CPU_TIER_COUNT; tier++) share_mxfp4(&tables[tier]);
 }
 
 const struct mote_cpu_kernels *mote_cpu_kernels(enum mote_cpu_tier tier)

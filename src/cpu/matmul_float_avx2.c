@@ -270,6 +270,10 @@ static void quantise(const float *x, int64_t row, int64_t n_row, struct mote_act
 {
     static const float zeros[32] = {0};
     if (act->type == MOTE_ACT_F32) return;
+    if (act->type == MOTE_ACT_MXFP4) {
+        mote_act_to_mxfp4(x, row, n_row, act);
+        return;
+    }
     const int is_32 = act->type == MOTE_ACT_I8_32, per_scale = is_32 ? 1 : 8;
     for (int64_t i = row; i < row + n_row; i++) {
         for (int64_t col = 0; col < act->stride; col += 256) {

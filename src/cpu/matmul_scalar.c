@@ -35,7 +35,7 @@ static void matmul(const struct mote_matrix *w, int64_t row, int64_t n_row, cons
                    const int32_t *x_row, int64_t n_x, float *y, int64_t y_stride)
 {
     float tile[TILE];
-    int64_t group = x->type == MOTE_ACT_I8_32 ? 32 : 256;
+    int64_t group = mote_act_group(x->type);
     for (int64_t r = 0; r < n_row; r++) {
         for (int64_t first = 0; first < n_x; first += BATCH) {
             int64_t n_batch = n_x - first < BATCH ? n_x - first : BATCH;
@@ -76,7 +76,11 @@ static float quantise_group(const float *x, int64_t n, int64_t group, int8_t *q)
 static void quantise(const float *x, int64_t row, int64_t n_row, struct mote_act *act)
 {
     if (act->type == MOTE_ACT_F32) return;
-    int64_t group = act->type == MOTE_ACT_I8_32 ? 32 : 256;
+    if (act->type == MOTE_ACT_MXFP4) {
+        mote_act_to_mxfp4(x, row, n_row, act);
+        return;
+    }
+    int64_t group = mote_act_group(act->type);
     for (int64_t i = row; i < row + n_row; i++) {
         for (int64_t col = 0; col < act->stride; col += group) {
             int64_t left = act->n_col - col, n = left < 0 ? 0 : left < group ? left : group;

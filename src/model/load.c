@@ -207,21 +207,16 @@ static mote_status copy_name(struct mote_network *model, const char *text, const
     return MOTE_OK;
 }
 
-static void count_act(const struct mote_network *model, enum mote_format format, int act_f32, unsigned *mask)
-{
-    *mask |= 1u << (act_f32 || model->state->options.act_f32 ? MOTE_ACT_F32 : mote_act_default(format));
-}
-
-static mote_status load_matrix(struct mote_network *model, const char *name, int optional, int act_f32,
+static mote_status load_matrix(struct mote_network *model, const char *name, int optional, int is_router,
                                int64_t rows, int64_t cols, struct mote_weight *out)
 {
     const struct mote_tensor *tensor;
     TRY(fetch(model, name, optional, cols, rows, 1, &tensor));
     if (!tensor) return MOTE_OK;
     out->w = mote_tensor_matrix(tensor, 0);
-    out->act_f32 = act_f32 || model->state->options.act_f32;
+    out->act = is_router ? MOTE_WISH_F32 : model->state->options.act;
     model->mapped_bytes += tensor_bytes(tensor);
-    count_act(model, tensor->format, act_f32, &model->limits.act_linear);
+    model->limits.act_linear |= 1u << mote_act_chosen(tensor->format, out->act);
     if (cols > model->limits.max_col) model->limits.max_col = cols;
     return copy_name(model, name, &out->name);
 }
@@ -264,7 +259,7 @@ static mote_status expert_views(struct mote_network *model, const struct mote_te
             if (view[e].bias) view[e].bias += planes * item;
         }
         view[e].n_row = n_row;
-        count_act(model, view[e].format, 0, act);
+        *act |= 1u << mote_act_chosen(view[e].format, model->state->options.act);
     }
     *out = view;
     return MOTE_OK;
@@ -312,7 +307,7 @@ static mote_status load_experts(struct mote_network *model, uint64_t layer,
     set->n_ff = n_ff;
     set->d_model = d_model;
     set->activation = model->arch->activation;
-    set->act_f32 = model->state->options.act_f32;
+    set->act = model->state->options.act;
     int64_t *widest =
         rule->offset == offsetof(struct mote_layer, experts) ? &limits->n_ff : &limits->n_ff_shared;
     if (n_ff > *widest) *widest = n_ff;

@@ -51,7 +51,7 @@ struct mote_network {
 };
 
 struct mote_network_options {
-    int act_f32; /* float activations in every product; 0: each format's default */
+    enum mote_act_wish act; /* of every product but a router's, which is f32 */
     /* While weights are copied to a device: bytes of the file done and in all. NULL: nobody asks. */
     void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
