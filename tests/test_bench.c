@@ -225,7 +225,7 @@ static void test_refused(void **state)
     struct mote_model_options model = MOTE_OPTIONS(mote_model_options);
     model.act = "i4";
     o = good, o.model_options = &model;
-    refused(&o, MOTE_ARGUMENT, "act 'i4', expected default or f32");
+    refused(&o, MOTE_ARGUMENT, "activation type 'i4', expected default, f32 or mxfp4");
     o = good, o.what = "moe", o.rows = few, o.n_row = 1;
     static const char *const shapes[] = {"8/256/96",   "8/256/96/2/", "2/256/96/8",
                                          "0/256/96/0", "8/16/96/2",   "qwen9"};
