@@ -26,5 +26,7 @@ expect err "the limit is 1048576"
 expect_code 2 "$mote" run -D cuda:7 -m "$model" -p a
 expect err "device 7" "there are 2"
 # Activations that a GPU has no kernels for.
-expect_code 1 "$mote" run -D cuda --act mxfp4 -m "$model" -p a
-expect err "activations in mxfp4" "CPU alone"
+for command in "run -m $model -p a" "bench moe --type mxfp4"; do
+    expect_code 1 "$mote" $command -D cuda --act mxfp4
+    expect err "activations in mxfp4" "CPU alone"
+done
