@@ -40,18 +40,26 @@ group() {
     fi
 }
 
+# tests DIR PREFIX, fuzzers DIR PREFIX: the programs below DIR, named with the prefix.
+tests() {
+    for program in "$1"/tests/test_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        group "$2$(basename "$program")" "$program"
+    done
+}
+fuzzers() {
+    for program in "$1"/tests/fuzz_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        kind=$(basename "$program")
+        one "$2$kind" "$program" "tests/fuzz/corpus/${kind#fuzz_}"
+    done
+}
+
 # The same programs under ASan and UBSan; the long ones look at MOTE_TEST_SHORT and do less.
 sanitized() {
     export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
-    for program in "$san"/tests/test_*; do
-        [ -f "$program" ] && [ -x "$program" ] || continue
-        group "san $(basename "$program")" "$program"
-    done
-    for program in "$san"/tests/fuzz_*; do
-        [ -f "$program" ] && [ -x "$program" ] || continue
-        name=$(basename "$program")
-        one "san $name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
-    done
+    tests "$san" "san "
+    fuzzers "$san" "san "
 }
 
 # Both at once: a program seldom keeps more than one CPU busy.
@@ -71,18 +79,11 @@ one headers tools/check_headers.sh
 one symbols tools/check_symbols.sh "$build/libmote.so" "$build/libmote.a"
 one clang-format tools/check_format.sh
 
-for program in "$build"/tests/test_*; do
-    [ -f "$program" ] && [ -x "$program" ] || continue
-    group "$(basename "$program")" "$program"
-done
+tests "$build" ""
 for script in tests/cli/*.sh; do
     [ -e "$script" ] && one "cli $(basename "$script" .sh)" "$script" "$build/mote"
 done
-for program in "$build"/tests/fuzz_*; do
-    [ -f "$program" ] && [ -x "$program" ] || continue
-    name=$(basename "$program")
-    one "$name" "$program" "tests/fuzz/corpus/${name#fuzz_}"
-done
+fuzzers "$build" ""
 if [ -n "$san" ]; then
     wait
     sed '$d' "$said"
