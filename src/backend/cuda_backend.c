@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct cuda_text rows_text = {.name = "rows.cu",
@@ -55,6 +56,13 @@ static int64_t span_count(const struct mote_backend_limits *l)
     return (l->n_vocab + MOTE_SPAN_LOGITS - 1) / MOTE_SPAN_LOGITS;
 }
 
+/* Steps of many rows and MXFP4 experts, which are never at work at once. */
+static size_t scratch_of_pairs(const struct mote_backend_limits *l)
+{
+    size_t prefill = mote_cuda_prefill_scratch(l), mx = mote_cuda_mx_scratch(l);
+    return prefill > mx ? prefill : mx;
+}
+
 static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct cuda_scratch *at)
 {
     FAIL_IF(l->max_row < 1 || l->max_row > 65535, MOTE_ARGUMENT,
@@ -81,7 +89,7 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
         take(&total, &at->ticket, n, sizeof(int32_t)) &&
         take(&total, &at->group, n_list * span_count(l) * MOTE_SPAN_GROUPS, sizeof(struct mote_step_group)) &&
         take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
-        take(&total, &at->prefill, 1, mote_cuda_prefill_scratch(l));
+        take(&total, &at->prefill, 1, scratch_of_pairs(l));
     FAIL_IF(!ok, MOTE_ARGUMENT, "backend: scratch for %lld rows is more than an address space", (long long)n);
     at->bytes = total;
     return MOTE_OK;
@@ -587,12 +595,11 @@ static mote_status create(const struct mote_backend_options *options,
 {
     *out = NULL;
     struct cuda_backend *cuda;
-    FAIL_IF(options->act == MOTE_WISH_MXFP4, MOTE_UNSUPPORTED,
-            "activations in mxfp4 run on a CPU alone so far");
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->compact = options->compact;
     cuda->wish = options->act;
+    cuda->mx_large_from = getenv("MX_LARGE") ? atof(getenv("MX_LARGE")) : 10;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

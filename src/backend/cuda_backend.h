@@ -86,6 +86,11 @@ struct cuda_experts {
     int split[CUDA_PROJECTIONS];   /* warps of `project` */
     int prefill_gate_up, prefill_down;
     int x_type, h_type; /* what the inputs of gate and up, of down become there (cuda_prefill.c) */
+    /* MXFP4 weights (cuda_mx.c); base and wide lie behind `slot` */
+    const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
+    const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
+    int32_t n_wide;      /* how many experts that are */
+    int is_mx, mx_small, mx_large;
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -174,6 +179,8 @@ struct cuda_backend {
     int attend_program, attend_prefill_program, rows_program;
     int shortlist_program;               /* with limits.n_vocab */
     int prefill_program, prefill_x_type; /* prefill_step.cu; what its copy of x is made of */
+    int mx_program;                      /* mx_step.cu */
+    double mx_large_from;
 };
 
 /* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same
@@ -264,5 +271,33 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
                                      const float *x, int fresh, unsigned *done);
 /* The operation moe for n_row > CUDA_DECODE_ROWS, all weights in tiles, nothing for hidden. */
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job);
+
+/* ---- pairs by expert: kernels/pair_sort.cuh ---- */
+
+struct cuda_sort_job {
+    const int32_t *ids;
+    int32_t *row_of, *place, *piece, *n_piece;
+    const int32_t *wide;
+    int n_pair, n_used, n_expert, width, n_warp, n_part;
+};
+/* As many warps of a block as their counts of every expert leave room for in 48 KiB. */
+#define CUDA_SORT_WARPS(n_expert) mote_cuda_sort_warps(n_expert)
+static inline int mote_cuda_sort_warps(int n_expert)
+{
+    int n = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3;
+    return n > 32 ? 32 : n;
+}
+#define CUDA_SORT_SHARED(n_warp, n_expert) \
+    (((size_t)((n_warp) + 3) * (size_t)(n_expert) + 2) * sizeof(int32_t))
+
+/* ---- MXFP4 experts on sm_90: cuda_mx.c, kernels/mx_*.cu ---- */
+
+size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits);
+/* Are all projections MXFP4? */
+int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
+/* Their programs, where there are kernels for the device and for the activations wished for; sets is_mx. */
+mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
+/* The routed experts of the operation moe, whose set is_mx. */
+mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 
 #endif

@@ -358,7 +358,7 @@ static int is_chosen_inside(const struct cuda_backend *cuda, const struct mote_m
     const struct mote_route *route = job->route;
     if (!route || !job->n_used || job->n_row != 1 || !is_fused) return 0;
     const struct cuda_experts *e = job->experts->placed;
-    return e->is_tiled && e->kind[e->first].sub != 16 && e->kind[CUDA_UP].sub != 16 &&
+    return e->is_tiled && !e->is_mx && e->kind[e->first].sub != 16 && e->kind[CUDA_UP].sub != 16 &&
            is_same_choice(&e->routing, route->routing) && fits_router(cuda, route);
 }
 
@@ -393,6 +393,7 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .n_used = 1,
                                     .pair_base = (int)cuda->piece_pair,
                                     .hidden = job->shared_hidden};
+    if (is_fused && job->n_used && block[0].experts->is_mx && !job->shared) return mote_cuda_mx_moe(cuda, job);
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
     if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);
     if (cuda->act_of != job->x) {

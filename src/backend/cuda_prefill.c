@@ -21,11 +21,6 @@ struct convert_job {
     float *scale, *group;
     int n_row, n_col, type;
 };
-struct sort_job {
-    const int32_t *ids;
-    int32_t *row_of, *place, *piece, *n_piece;
-    int n_pair, n_used, n_expert, width, n_warp, n_part;
-};
 struct linear_out {
     const uint8_t *w;
     const float *bias, *residual;
@@ -358,32 +353,29 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
 
 /* ---- the expert block ---- */
 
-/* Convert x and sort the pairs: by one block for every thousand, up to sixteen, of as many warps as their counts of every
- * expert leave room for in 48 KiB. */
+/* Convert x and sort the pairs: by one block for every thousand, up to sixteen. */
 static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
                          int n_expert, int width, int type)
 {
     struct convert_job x = convert_job(cuda, s, job->x, job->n_row, job->d_model, type);
     int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
-    struct sort_job sort = {.ids = job->ids,
-                            .row_of = s->row_of,
-                            .place = s->place,
-                            .piece = s->piece,
-                            .n_piece = s->n_piece,
-                            .n_pair = n_pair,
-                            .n_used = job->n_used,
-                            .n_expert = n_expert,
-                            .width = width,
-                            .n_warp = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3,
-                            .n_part = n_part < 1    ? 1
-                                      : n_part > 16 ? 16
-                                                    : n_part};
-    if (sort.n_warp > CONVERT_BLOCK / 32) sort.n_warp = CONVERT_BLOCK / 32;
-    size_t shared = ((size_t)(sort.n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t);
+    struct cuda_sort_job sort = {.ids = job->ids,
+                                 .row_of = s->row_of,
+                                 .place = s->place,
+                                 .piece = s->piece,
+                                 .n_piece = s->n_piece,
+                                 .n_pair = n_pair,
+                                 .n_used = job->n_used,
+                                 .n_expert = n_expert,
+                                 .width = width,
+                                 .n_warp = CUDA_SORT_WARPS(n_expert),
+                                 .n_part = n_part < 1    ? 1
+                                           : n_part > 16 ? 16
+                                                         : n_part};
     void *args[] = {&x, &sort};
     return mote_cuda_run(cuda, cuda->prefill_program, BEGIN,
                          (unsigned)sort.n_part + ceil_div(job->n_row, CONVERT_ROWS), 1, 1, CONVERT_BLOCK,
-                         shared, args);
+                         CUDA_SORT_SHARED(sort.n_warp, n_expert), args);
 }
 
 /* gate, up and down of the pairs of a list, to `flat`. */

@@ -1,0 +1,220 @@
+/* cuda_mx.c: expert blocks whose weights are MXFP4, on sm_90: which kernels of mx_*.cu run, and the scratch between them.
+ *
+ *   quantise x, sort pairs by expert | gate and up, activated, quantised | down | ordered sum
+ *
+ * Few pairs an expert: integer products at memory's speed (mx_small.cu), any scales. Many: fp8 tensor cores (mx_large.cu).
+ *
+ * Owns no memory of its own: scratch is cut from cuda->prefill_scratch, which never serves two at once.
+ * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
+ * runs dry; the grid depends on the device alone.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include "backend/cuda_backend.h"
+
+/* ---- what the kernels are called with, as they declare it ---- */
+
+struct mx_rows {
+    void *q;
+    float *scale;
+};
+struct quantise_job {
+    const void *x;
+    struct mx_rows rows;
+    int n_row, n_col, type, is_bf16;
+};
+struct pieces {
+    const uint64_t *slot;
+    const int32_t *piece, *n_piece, *row_of;
+    int n_pair;
+};
+struct gate_up_job {
+    struct pieces list;
+    struct mx_rows x, h;
+};
+struct down_job {
+    struct pieces list;
+    struct mx_rows h;
+    float *flat;
+};
+struct large_gate_up_job {
+    struct pieces list;
+    const uint8_t *base;
+    struct mx_rows x, h;
+};
+struct large_down_job {
+    struct pieces list;
+    const uint8_t *base;
+    struct mx_rows h;
+    uint16_t *flat;
+};
+struct sum_job {
+    const void *flat;
+    const int32_t *place;
+    const float *weights, *residual;
+    void *y;
+    int n_used, d_model, is_flat_bf16, is_bf16;
+};
+
+enum { BEGIN, SUM };
+static const struct cuda_text step_text = {.name = "mx_step.cu", .kernel = {"mx_begin", "mx_sum"}};
+enum { SMALL_GATE_UP, SMALL_DOWN };
+static const struct cuda_text small_text = {
+    .name = "mx_small.cu", .kernel = {"mx_small_gate_up", "mx_small_down"}, .shared = 1};
+enum { LARGE_GATE_UP, LARGE_DOWN, LARGE_WIDE }; /* + LARGE_WIDE: pieces of 128, not 64 */
+static const struct cuda_text large_text = {
+    .name = "mx_large.cu",
+    .kernel = {"mx_large_gate_up_64", "mx_large_down_64", "mx_large_gate_up_128", "mx_large_down_128"},
+    .shared = 1};
+
+/* What activations become (mx_step.cu). */
+enum { TO_INT8, TO_INT16, TO_E4M3 };
+enum { SMALL_WIDTH = 16, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 544, LARGE_BLOCK = 384 };
+
+/* ---- scratch ---- */
+
+struct scratch {
+    struct mx_rows x; /* [max_row][d_model to 128] two bytes, a scale for 32 */
+    struct mx_rows h; /* [pairs][n_ff to 128] likewise */
+    void *flat;       /* [pairs][d_model] f32, or bf16 */
+    int32_t *row_of, *place;
+    int32_t *piece, *n_piece;
+};
+
+static size_t padded(int64_t n_col)
+{
+    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
+}
+
+static void *take(uint8_t *base, size_t *total, size_t n, size_t size)
+{
+    size_t at = *total, bytes;
+    if (at == SIZE_MAX || !mote_mul_size(n, size, &bytes) || !mote_add_size(bytes, 255, &bytes) ||
+        !mote_add_size(at, bytes / 256 * 256, total))
+        *total = SIZE_MAX;
+    return base ? base + at : NULL;
+}
+
+static size_t cut(const struct mote_backend_limits *l, void *base, struct scratch *s)
+{
+    size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = padded(l->d_model),
+           ff = padded(l->n_ff);
+    s->x.q = take(base, &total, row, 2 * d);
+    s->x.scale = take(base, &total, row, d / 32 * sizeof(float));
+    s->h.q = take(base, &total, pair, 2 * ff);
+    s->h.scale = take(base, &total, pair, ff / 32 * sizeof(float));
+    s->flat = take(base, &total, pair, (size_t)l->d_model * sizeof(float));
+    s->row_of = take(base, &total, pair, sizeof *s->row_of);
+    s->place = take(base, &total, pair, sizeof *s->place);
+    s->piece = take(base, &total, pair / SMALL_WIDTH + (size_t)l->n_expert, 4 * sizeof *s->piece);
+    s->n_piece = take(base, &total, 1, sizeof *s->n_piece);
+    return total;
+}
+
+size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits)
+{
+    struct scratch ignored;
+    return cut(limits, NULL, &ignored);
+}
+
+/* ---- programs ---- */
+
+static int is_mxfp4(const struct mote_tile_kind *kind)
+{
+    return kind->code == MOTE_CODE_LUT4 && kind->table == MOTE_TABLE_E2M1 && kind->item == MOTE_ITEM_E8M0 &&
+           !kind->has_factor;
+}
+
+int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first)
+{
+    int fits = 1;
+    for (int p = first; p < CUDA_PROJECTIONS; p++) fits &= is_mxfp4(&kind[p]);
+    return fits;
+}
+
+mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *e)
+{
+    char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
+    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(e->kind, e->first) || cuda->wish != MOTE_WISH_MXFP4) return MOTE_OK;
+    mote_tile_kind_text(&e->kind[CUDA_UP], text);
+    mote_cuda_activation_text(&e->activation, activation);
+    TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
+    TRY(mote_cuda_program(cuda, &small_text, &e->mx_small,
+                          "W0=%s D_MODEL=%lld N_FF=%lld PLANES=1 MX_SHARED=%zu %s", text,
+                          (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes, activation));
+    if (e->first == CUDA_GATE)
+        TRY(mote_cuda_program(cuda, &large_text, &e->mx_large, "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s",
+                              text, (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes,
+                              activation));
+    e->is_mx = 1;
+    return MOTE_OK;
+}
+
+/* ---- launches ---- */
+
+static unsigned ceil_div(int64_t a, int64_t b)
+{
+    return (unsigned)((a + b - 1) / b);
+}
+
+mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job)
+{
+    const struct cuda_experts *e = job->experts->placed;
+    struct scratch s;
+    cut(&cuda->limits, cuda->prefill_scratch, &s);
+    cuda->prefill_x_type = -1;
+    int n_pair = (int)(job->n_row * job->n_used), n_sm = cuda->info->n_sm, n_part = n_pair / 1024;
+    double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
+    int is_large = e->first == CUDA_GATE && mean >= cuda->mx_large_from, width = !is_large   ? SMALL_WIDTH
+                                                                               : mean >= 40 ? 128
+                                                                                            : 64;
+    struct quantise_job quantise = {.x = job->x,
+                                    .rows = s.x,
+                                    .n_row = (int)job->n_row,
+                                    .n_col = (int)job->d_model,
+                                    .type = is_large ? TO_E4M3 : TO_INT8};
+    if (getenv("MX_DEBUG")) fprintf(stderr, "mx rows %d large %d width %d\n", (int)job->n_row, is_large, width);
+    n_part = n_part < 1 ? 1 : n_part > 16 ? 16 : n_part;
+    struct cuda_sort_job sort = {.ids = job->ids,
+                                 .row_of = s.row_of,
+                                 .place = s.place,
+                                 .piece = s.piece,
+                                 .n_piece = s.n_piece,
+                                 .wide = e->wide,
+                                 .n_pair = n_pair,
+                                 .n_used = job->n_used,
+                                 .n_expert = e->n_expert,
+                                 .width = width,
+                                 .n_warp = CUDA_SORT_WARPS(e->n_expert),
+                                 .n_part = n_part};
+    void *begin_args[] = {&quantise, &sort};
+    int64_t units = job->n_row * (int64_t)(padded(job->d_model) / UNIT);
+    TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1, 1,
+                      BEGIN_BLOCK, CUDA_SORT_SHARED(sort.n_warp, e->n_expert), begin_args));
+    struct pieces list = {e->slot, s.piece, s.n_piece, s.row_of, n_pair};
+    int program = is_large ? e->mx_large : e->mx_small,
+        kernel = !is_large       ? SMALL_GATE_UP
+                 : width == 128 ? LARGE_WIDE
+                                : LARGE_GATE_UP;
+    unsigned block = is_large ? LARGE_BLOCK : SMALL_BLOCK;
+    size_t shared = cuda->info->shared_bytes;
+    struct gate_up_job up = {list, s.x, s.h};
+    struct large_gate_up_job large_up = {list, e->base, s.x, s.h};
+    void *up_args[] = {is_large ? (void *)&large_up : &up};
+    TRY(mote_cuda_run(cuda, program, kernel, (unsigned)n_sm, 1, 1, block, shared, up_args));
+    struct down_job down = {list, s.h, s.flat};
+    struct large_down_job large_down = {list, e->base, s.h, s.flat};
+    void *down_args[] = {is_large ? (void *)&large_down : &down};
+    TRY(mote_cuda_run(cuda, program, kernel + 1, (unsigned)n_sm, 1, 1, block, shared, down_args));
+    struct sum_job sum = {.flat = s.flat,
+                          .place = s.place,
+                          .weights = job->weights,
+                          .residual = job->residual,
+                          .y = job->y,
+                          .n_used = job->n_used,
+                          .d_model = (int)job->d_model,
+                          .is_flat_bf16 = is_large};
+    void *sum_args[] = {&sum};
+    return mote_cuda_run(cuda, cuda->mx_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1, 256,
+                         0, sum_args);
+}

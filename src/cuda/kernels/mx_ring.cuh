@@ -1,0 +1,90 @@
+// mx_ring.cuh: what the MXFP4 kernels of sm_90 are made of: a ring of stages in shared memory that one warp (or four) fills from
+// device memory while the others multiply, piece after piece of the work list without a pause between them.
+//
+// Owns: barriers of stages, bulk copies, the count that says which stage is next. Does not own: what lies in a stage.
+// One idea: whoever fills runs ahead over the ends of pieces, so that memory is never idle while results are written.
+#ifndef MX_RING_CUH
+#define MX_RING_CUH
+#include "common.cuh"
+
+extern __shared__ __align__(1024) u8 shared[];
+
+// ---- barriers in shared memory ----
+
+MOTE_FN void barrier_init(u32 at, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
+MOTE_FN void barrier_init_seen() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+MOTE_FN void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
+// This thread's arrival, and so many bytes of bulk copies that are to come.
+MOTE_FN void barrier_expect(u32 at, u32 bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+// Until the phase of this parity is over.
+MOTE_FN void barrier_wait(u32 at, u32 parity)
+{
+    asm volatile("{ .reg .pred p; WAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE_%=; bra WAIT_%=; DONE_%=: }"
+                 ::"r"(at), "r"(parity)
+                 : "memory");
+}
+// The asynchronous copies (stage_copy) that this thread has under way arrive, when they are done, in its place.
+MOTE_FN void barrier_arrive_copied(u32 at) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory"); }
+
+// ---- copies ----
+
+// Multiples of 16 bytes, by one thread; counted by the barrier. Weights are read once (or by neighbours at the same time).
+MOTE_FN void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(barrier)
+                 : "memory");
+}
+
+// `n` threads (whole warps) of the block meet; name: 1..15.
+MOTE_FN void meet(int name, int n) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(n) : "memory"); }
+
+MOTE_FN uint4 shared16(u32 at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}
+MOTE_FN uint2 shared8(u32 at)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+MOTE_FN u32 shared2(u32 at)
+{
+    u16 v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+    return v;
+}
+
+// ---- the ring ----
+
+// STAGES stages of BYTES from `base` on, their barriers at `barriers`: [STAGES] full, [STAGES] empty.
+template <int STAGES, int BYTES> struct Stages {
+    u32 base, barriers;
+    u32 slot, parity; // of the next stage
+
+    MOTE_FN void start(u32 stages_at, u32 barriers_at) { base = stages_at, barriers = barriers_at, slot = 0, parity = 0; }
+    // By one thread, before a barrier of the block.
+    MOTE_FN void init(int fillers, int readers) const
+    {
+        for (int i = 0; i < STAGES; i++) barrier_init(barriers + 8 * i, fillers), barrier_init(barriers + 8 * (STAGES + i), readers);
+        barrier_init_seen();
+    }
+    MOTE_FN u32 stage() const { return base + slot * BYTES; }
+    MOTE_FN u32 full() const { return barriers + 8 * slot; }
+    MOTE_FN u32 empty() const { return barriers + 8 * (STAGES + slot); }
+    MOTE_FN void wait_empty() const { barrier_wait(empty(), parity ^ 1); } // the first round finds them so
+    MOTE_FN void wait_full() const { barrier_wait(full(), parity); }
+    MOTE_FN void next(int n = 1) // n <= STAGES
+    {
+        slot += n;
+        if (slot >= STAGES) slot -= STAGES, parity ^= 1;
+    }
+};
+
+#endif
