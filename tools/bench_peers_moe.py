@@ -19,7 +19,8 @@ To carry it to a machine without it, once, on one that reaches PyPI (local/ is n
   pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_35_x86_64 -d local vllm==0.20.0
   unzip -q local/vllm-*.whl 'vllm/third_party/triton_kernels/*' -d local && mkdir -p local/peers
   mv local/vllm/third_party/triton_kernels local/peers/ && rm -r local/vllm local/vllm-*.whl
-(vllm 0.20.0 runs these sources, triton's tag v3.5.1, with torch 2.11 and triton 3.6.) --peers names the folder.
+vllm 0.20.0 and 0.22.1 carry two versions of it, both for torch 2.11 and triton 3.6; either works here, and which is faster
+depends on M: run both. --peers names the folder.
 """
 import argparse
 import csv
@@ -131,9 +132,17 @@ class Triton:
         from triton_kernels.matmul_ogs_details import opt_flags
         from triton_kernels.numerics import InFlexData
         from triton_kernels.tensor_details import layout
-        from triton_kernels.tensor_details.ragged_tensor import make_ragged_tensor_metadata_torch
         self.torch, self.ogs, self.shape = torch, ogs, shape
-        self.metadata = make_ragged_tensor_metadata_torch
+        try:
+            from triton_kernels.tensor_details.ragged_tensor import make_ragged_tensor_metadata_torch
+            self.tiles = make_ragged_tensor_metadata_torch
+            halves = ogs.FnSpecs("swiglu", swiglu.swiglu_fn, ("alpha", "limit"), reduction_n=2)
+            self.activation = ogs.FusedActivation(halves, (1.0, 7.0))
+        except ImportError:  # the older version
+            from triton_kernels.routing import compute_expt_data_torch
+            self.tiles = lambda count, n: compute_expt_data_torch(count, count.numel(), n)
+            whole = ogs.FnSpecs("swiglu", swiglu.swiglu_fn, ("alpha", "limit"))
+            self.activation = ogs.FusedActivation(whole, (1.0, 7.0), 2)
         opt_flags.update_opt_flags_constraints({"split_k": 1})
         n_expert, d, f, _ = shape
 
@@ -147,16 +156,14 @@ class Triton:
             return w, ogs.PrecisionConfig(weight_scale=s, flex_ctx=flex)
 
         self.layers = [(weights(2 * f, d), weights(d, f)) for _ in range(LAYERS)]
-        specs = ogs.FnSpecs("swiglu", swiglu.swiglu_fn, ("alpha", "limit"), reduction_n=2)
-        self.activation = ogs.FusedActivation(specs, (1.0, 7.0))
 
     def inputs(self, routing):
         n_expert, d, _, k = self.shape
         m = routing.ids.shape[0]
-        ragged = self.metadata(routing.count, m * k)
+        tiles = self.tiles(routing.count, m * k)
         gates = routing.weights.flatten()[routing.pair_of.long()].to(self.torch.bfloat16)
         x = self.torch.randn((m, d), device=routing.ids.device, dtype=self.torch.bfloat16)
-        return (x, self.ogs.RoutingData(gates, routing.count, n_expert, k, ragged),
+        return (x, self.ogs.RoutingData(gates, routing.count, n_expert, k, tiles),
                 self.ogs.GatherIndx(routing.pair_of, routing.place_of),
                 self.ogs.ScatterIndx(routing.place_of, routing.pair_of))
 
