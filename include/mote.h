@@ -272,6 +272,11 @@ MOTE_API mote_status mote_device_bandwidth(const char *device, int n_thread, dou
 
 /* ---- 6. benchmarks ---- */
 
+/* One launch of an expert block: what the block takes longer than the same block ended before it. */
+struct mote_bench_kernel {
+    const char *name;
+    double seconds;
+};
 struct mote_bench_row {
     const char *what; /* "kernel", "moe", "model" */
     const char *name; /* kernel: "dot q4_k"; moe: the shape; model: "pp512", "tg128 @ 2048" */
@@ -281,8 +286,13 @@ struct mote_bench_row {
     double low, high;  /* minimum and maximum */
     double bytes;      /* weights read by one run */
     double operations; /* multiply-adds x 2 */
-    double floor;      /* seconds at the bandwidth measured in this run */
+    double floor;      /* seconds: bytes at the bandwidth, or operations at `rate` where those take longer */
     int64_t experts;   /* distinct experts per run; 0: none */
+    const char *act;   /* moe: mote_model_options.act, "default"; else NULL */
+    double rate;       /* operations per second that the floor counts with; 0: not known */
+    const struct mote_bench_kernel
+        *kernel; /* [n_kernel]: moe on a GPU, asked for: what the run is made of, in order */
+    size_t n_kernel;
 };
 typedef int mote_bench_fn(void *context, const struct mote_bench_row *row); /* non-zero stops */
 
@@ -290,7 +300,7 @@ struct mote_bench_options {
     size_t struct_size;
     const char *what;    /* "kernel", "moe" or "model" */
     const char *type;    /* kernel and moe: one format, NULL: all of them */
-    const char *shape;   /* moe: "128/2048/768/8" or a name of mote_synth_shape */
+    const char *shape;   /* moe: "128/2048/768/8" or a name of mote_bench_shape */
     const char *model;   /* model: path */
     const int64_t *rows; /* kernel, moe: activation rows; model: prompt lengths */
     size_t n_row;
@@ -304,8 +314,16 @@ struct mote_bench_options {
     size_t n_batch;
     const char *activation; /* moe: swiglu, swiglu_clamped, swiglu_step, swiglu_oai, relu2; NULL: swiglu */
     int compact;            /* moe: on a GPU, weights as small as where they have no room (mote_model_open) */
+    /* moe: "router" (also NULL): the block begins with a router and its choice; "uniform": experts and weights are there,
+     * drawn beforehand without favourites and, in a row, without repeats. */
+    const char *routing;
+    int kernels;      /* moe on a GPU: take the time of every launch too */
+    double bandwidth; /* bytes per second that floors count with; 0: measured */
 };
-/* *bandwidth: bytes per second of plain reads measured at the start of the run. */
+/* Shapes of expert blocks known by name: whole models', and a rank's part of one. dims: experts, model width, expert
+ * width, experts used. NULL past the end. */
+MOTE_API const char *mote_bench_shape(size_t index, int64_t dims[4]);
+/* *bandwidth: bytes per second that floors count with: the options', or plain reads measured at the start of the run. */
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,
                                 mote_bench_fn *fn, void *context);
 

@@ -193,6 +193,8 @@ enum { MOTE_SHORTLIST_ROWS = 32 }; /* in one call */
 
 /* ---- replay ---- */
 
+struct mote_cuda_watch;
+
 enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
 enum { MOTE_REPLAY_ROWS = 16 };
 struct mote_replay {
@@ -236,6 +238,8 @@ struct mote_backend_ops {
      * tell apart any two steps whose calls differ other than in tokens, positions and caches. */
     mote_status (*replay_begin)(struct mote_backend *backend, const struct mote_replay *shape, int *state);
     mote_status (*replay_end)(struct mote_backend *backend, mote_status status);
+    /* Launches from now on are shown to watch (cuda/cuda.h); NULL: to nobody. NULL operation: there are no launches. */
+    void (*watch)(struct mote_backend *backend, struct mote_cuda_watch *watch);
 
     /* A step's rows; both live until the next begin. */
     mote_status (*begin)(struct mote_backend *backend, const struct mote_batch *batch);

@@ -408,7 +408,7 @@ static mote_status replay_begin(struct mote_backend *backend, const struct mote_
     struct cuda_backend *cuda = cuda_of(backend);
     *state = MOTE_REPLAY_RUN;
     const struct mote_batch *batch = cuda->batch;
-    if (cuda->no_graph || batch->n_row > cuda->decode_rows) return MOTE_OK;
+    if (cuda->no_graph) return MOTE_OK;
     struct cuda_record wanted = {.shape = *shape,
                                  .n_row = batch->n_row,
                                  .n_span = batch->n_span,
@@ -444,6 +444,11 @@ static mote_status replay_end(struct mote_backend *backend, mote_status status)
     TRY(mote_cuda_capture_end(cuda->cuda, &cuda->recording.graph));
     cuda->record[cuda->n_record++] = cuda->recording;
     return mote_cuda_graph_launch(cuda->cuda, cuda->recording.graph);
+}
+
+static void watch(struct mote_backend *backend, struct mote_cuda_watch *watch)
+{
+    mote_cuda_watch(cuda_of(backend)->cuda, watch);
 }
 
 /* ---- operations of one launch ---- */
@@ -527,6 +532,7 @@ static const struct mote_backend_ops cuda_ops = {
     .ready = ready,
     .replay_begin = replay_begin,
     .replay_end = replay_end,
+    .watch = watch,
     .begin = begin,
     .embed = embed,
     .rms_norm = rms_norm,

@@ -100,6 +100,18 @@ struct mote_cuda_launch {
 mote_status mote_cuda_launch(struct mote_cuda *cuda, const struct mote_cuda_kernel *kernel,
                              const struct mote_cuda_launch *shape, void **args);
 
+/* A look at launches, for measurements: launches behind the first `most` are left out, all are counted and the first
+ * MOTE_CUDA_WATCHED named. What a kernel takes is then the difference between two chains that are each right as far as
+ * they go: neither order nor operands nor caches are other than in the whole. */
+enum { MOTE_CUDA_WATCHED = 16 };
+struct mote_cuda_watch {
+    int most;
+    int n_launch; /* since whoever watches last set it to 0 */
+    const char *name[MOTE_CUDA_WATCHED];
+};
+/* Every launch from now on is shown to watch, which must live until it is replaced; NULL: nobody watches. */
+void mote_cuda_watch(struct mote_cuda *cuda, struct mote_cuda_watch *watch);
+
 /* Compile without a device, for `mote kernels --arch` and tests: cubin (free with mote_mem_free) and the resource
  * report of every kernel in it. Uses and fills the same cache. arch: "sm_80", "sm_89", "sm_90a", "sm_120". */
 struct mote_cuda_usage {

@@ -284,9 +284,23 @@ static int launch(struct mote_cuda *cuda, const struct mote_cuda_kernel *kernel,
     return cuda->call->launch_with(&with, kernel->function, args, NULL);
 }
 
+void mote_cuda_watch(struct mote_cuda *cuda, struct mote_cuda_watch *watch)
+{
+    cuda->watch = watch;
+}
+
+/* Whether the watch wants this launch made. */
+static int shown(struct mote_cuda_watch *watch, const struct mote_cuda_kernel *kernel)
+{
+    int i = watch->n_launch++;
+    if (i < MOTE_CUDA_WATCHED) watch->name[i] = kernel->name;
+    return i < watch->most;
+}
+
 mote_status mote_cuda_launch(struct mote_cuda *cuda, const struct mote_cuda_kernel *kernel,
                              const struct mote_cuda_launch *shape, void **args)
 {
+    if (cuda->watch && !shown(cuda->watch, kernel)) return MOTE_OK;
     TRY(mote_cuda_use(cuda));
     int result = launch(cuda, kernel, shape, args);
     if (result == 0) return MOTE_OK;

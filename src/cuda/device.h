@@ -15,6 +15,7 @@ struct mote_cuda {
     int index, device; /* as counted, and the driver's number */
     void *context, *stream;
     int capturing;
+    struct mote_cuda_watch *watch;
     struct pinned_range *pinned; /* [n_pinned]: which host memory may be copied without waiting */
     size_t n_pinned, pinned_room;
     struct mote_cuda_info info;
