@@ -162,7 +162,7 @@ static double difference(const float *x, const double *y, int64_t n)
 {
     double xy = 0, xx = 0, yy = 0;
     for (int64_t i = 0; i < n; i++) xy += x[i] * y[i], xx += (double)x[i] * x[i], yy += y[i] * y[i];
-    return xx + yy > 0 ? 1 - 2 * xy / (xx + yy) : 0;
+    return xx + yy == 0 ? 0 : 1 - 2 * xy / (xx + yy); /* NaN stays */
 }
 
 /* ---- the checks ---- */
@@ -233,6 +233,11 @@ struct errors {
     double hidden, product, block;
 };
 
+static double larger(double a, double b)
+{
+    return b <= a ? a : b; /* NaN wins */
+}
+
 static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n, enum spread spread, struct errors *worst,
                        struct report *report)
 {
@@ -279,8 +284,8 @@ static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n,
     if (!(hidden <= hidden_limit) || !(product <= product_limit) || !(block <= block_limit))
         report_failure(report, "%d/%lld/%lld/%d %s, %lld rows: hidden %.1e, product %.1e, block %.1e", s->n_expert, (long long)d,
                        (long long)f, s->n_used, spread_name[spread], (long long)n, hidden, product, block);
-    worst->hidden = fmax(worst->hidden, hidden), worst->product = fmax(worst->product, product);
-    worst->block = fmax(worst->block, block);
+    worst->hidden = larger(worst->hidden, hidden), worst->product = larger(worst->product, product);
+    worst->block = larger(worst->block, block);
     rows_free(&r);
     free(y), free(again), free(ones), free(h), free(sum), free(one), free(seen);
 }

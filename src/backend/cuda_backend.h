@@ -20,7 +20,7 @@ enum {
     /* Rows that decode kernels, or unfused and plain experts, take through the expert block at once: what lies between
      * its products has room for so many. */
     CUDA_PIECE_ROWS = CUDA_DECODE_ROWS,
-    CUDA_DEFINE = 448,
+    CUDA_DEFINE = 512,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2, /* staging buffers of an upload: one is packed while the other is copied */
     CUDA_STAGE_BYTES = 16 << 20,
@@ -90,7 +90,7 @@ struct cuda_experts {
     const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
     const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
     int32_t n_wide;      /* how many experts that are */
-    int is_mx, mx_small, mx_large;
+    int is_mx, mx_small, mx_large[2];
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -180,7 +180,7 @@ struct cuda_backend {
     int shortlist_program;               /* with limits.n_vocab */
     int prefill_program, prefill_x_type; /* prefill_step.cu; what its copy of x is made of */
     int mx_program;                      /* mx_step.cu */
-    double mx_large_from;
+    double mx_large_from, mx_wide_from;
 };
 
 /* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same
@@ -281,14 +281,17 @@ struct cuda_sort_job {
     int n_pair, n_used, n_expert, width, n_warp, n_part;
 };
 /* As many warps of a block as their counts of every expert leave room for in 48 KiB. */
-#define CUDA_SORT_WARPS(n_expert) mote_cuda_sort_warps(n_expert)
 static inline int mote_cuda_sort_warps(int n_expert)
 {
     int n = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3;
     return n > 32 ? 32 : n;
 }
-#define CUDA_SORT_SHARED(n_warp, n_expert) \
-    (((size_t)((n_warp) + 3) * (size_t)(n_expert) + 2) * sizeof(int32_t))
+/* Its dynamic shared memory: that, or what few pairs take. */
+static inline size_t mote_cuda_sort_shared(int n_warp, int n_expert)
+{
+    size_t counts = ((size_t)(n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t), few = 2 * 512 * sizeof(int32_t);
+    return counts > few ? counts : few;
+}
 
 /* ---- MXFP4 experts on sm_90: cuda_mx.c, kernels/mx_*.cu ---- */
 

@@ -58,18 +58,17 @@ struct sum_job {
 
 enum { BEGIN, SUM };
 static const struct cuda_text step_text = {.name = "mx_step.cu", .kernel = {"mx_begin", "mx_sum"}};
-enum { SMALL_GATE_UP, SMALL_DOWN };
+enum { GATE_UP, DOWN };
 static const struct cuda_text small_text = {
     .name = "mx_small.cu", .kernel = {"mx_small_gate_up", "mx_small_down"}, .shared = 1};
-enum { LARGE_GATE_UP, LARGE_DOWN, LARGE_WIDE }; /* + LARGE_WIDE: pieces of 128, not 64 */
 static const struct cuda_text large_text = {
-    .name = "mx_large.cu",
-    .kernel = {"mx_large_gate_up_64", "mx_large_down_64", "mx_large_gate_up_128", "mx_large_down_128"},
-    .shared = 1};
+    .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
+
+static const int large_width[2] = {64, 128}, large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
 /* What activations become (mx_step.cu). */
 enum { TO_INT8, TO_INT16, TO_E4M3 };
-enum { SMALL_WIDTH = 16, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 544, LARGE_BLOCK = 384 };
+enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
 
 /* ---- scratch ---- */
 
@@ -142,10 +141,11 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
     TRY(mote_cuda_program(cuda, &small_text, &e->mx_small,
                           "W0=%s D_MODEL=%lld N_FF=%lld PLANES=1 MX_SHARED=%zu %s", text,
                           (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes, activation));
-    if (e->first == CUDA_GATE)
-        TRY(mote_cuda_program(cuda, &large_text, &e->mx_large, "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s",
-                              text, (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes,
-                              activation));
+    for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
+        TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
+                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu MX_TEST=%d %s", text,
+                              (long long)e->d_model, (long long)e->n_ff, large_width[wide],
+                              cuda->info->shared_bytes, getenv("MX_TEST") ? atoi(getenv("MX_TEST")) : 0, activation));
     e->is_mx = 1;
     return MOTE_OK;
 }
@@ -165,9 +165,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     cuda->prefill_x_type = -1;
     int n_pair = (int)(job->n_row * job->n_used), n_sm = cuda->info->n_sm, n_part = n_pair / 1024;
     double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
-    int is_large = e->first == CUDA_GATE && mean >= cuda->mx_large_from, width = !is_large   ? SMALL_WIDTH
-                                                                               : mean >= 40 ? 128
-                                                                                            : 64;
+    int is_large = e->first == CUDA_GATE && mean >= cuda->mx_large_from, wide = mean >= cuda->mx_wide_from,
+        width = is_large ? large_width[wide] : SMALL_WIDTH;
     struct quantise_job quantise = {.x = job->x,
                                     .rows = s.x,
                                     .n_row = (int)job->n_row,
@@ -185,27 +184,24 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                  .n_used = job->n_used,
                                  .n_expert = e->n_expert,
                                  .width = width,
-                                 .n_warp = CUDA_SORT_WARPS(e->n_expert),
+                                 .n_warp = mote_cuda_sort_warps(e->n_expert),
                                  .n_part = n_part};
     void *begin_args[] = {&quantise, &sort};
     int64_t units = job->n_row * (int64_t)(padded(job->d_model) / UNIT);
     TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1, 1,
-                      BEGIN_BLOCK, CUDA_SORT_SHARED(sort.n_warp, e->n_expert), begin_args));
+                      BEGIN_BLOCK, mote_cuda_sort_shared(sort.n_warp, e->n_expert), begin_args));
     struct pieces list = {e->slot, s.piece, s.n_piece, s.row_of, n_pair};
-    int program = is_large ? e->mx_large : e->mx_small,
-        kernel = !is_large       ? SMALL_GATE_UP
-                 : width == 128 ? LARGE_WIDE
-                                : LARGE_GATE_UP;
-    unsigned block = is_large ? LARGE_BLOCK : SMALL_BLOCK;
+    int program = is_large ? e->mx_large[wide] : e->mx_small;
+    unsigned block = (unsigned)(is_large ? large_block[wide] : SMALL_BLOCK);
     size_t shared = cuda->info->shared_bytes;
     struct gate_up_job up = {list, s.x, s.h};
     struct large_gate_up_job large_up = {list, e->base, s.x, s.h};
     void *up_args[] = {is_large ? (void *)&large_up : &up};
-    TRY(mote_cuda_run(cuda, program, kernel, (unsigned)n_sm, 1, 1, block, shared, up_args));
+    TRY(mote_cuda_run(cuda, program, GATE_UP, (unsigned)n_sm, 1, 1, block, shared, up_args));
     struct down_job down = {list, s.h, s.flat};
     struct large_down_job large_down = {list, e->base, s.h, s.flat};
     void *down_args[] = {is_large ? (void *)&large_down : &down};
-    TRY(mote_cuda_run(cuda, program, kernel + 1, (unsigned)n_sm, 1, 1, block, shared, down_args));
+    TRY(mote_cuda_run(cuda, program, DOWN, (unsigned)n_sm, 1, 1, block, shared, down_args));
     struct sum_job sum = {.flat = s.flat,
                           .place = s.place,
                           .weights = job->weights,

@@ -15,7 +15,7 @@ static const struct cuda_text moe_text = {
 static const struct cuda_text reference_text = {.name = "moe_reference.cu", .kernel = {"project"}};
 
 /* The table of slot addresses of a set. */
-#define SLOT_BYTES(n_expert) ((size_t)(n_expert)*CUDA_PROJECTIONS * sizeof(uint64_t))
+#define SLOT_BYTES(n_expert) (((size_t)(n_expert)*CUDA_PROJECTIONS * sizeof(uint64_t) + 15) / 16 * 16)
 
 /* Bases of an expert's rows (BASE_BYTES of mx_large.cu): of gate, of up, of down. */
 static size_t base_at(int projection, int64_t n_ff)
@@ -37,6 +37,12 @@ static size_t table_bytes(const struct mote_tile_kind kind[CUDA_PROJECTIONS], in
 {
     size_t bases = wide_count(n_expert) * sizeof(int32_t) + n_expert * base_bytes(n_ff, d_model);
     return SLOT_BYTES(n_expert) + (mote_cuda_mx_fits(kind, first) ? bases : 0);
+}
+
+/* MXFP4 kernels take tiles sixteen at a time, and look at what lies behind an expert's last one. */
+static size_t slack_bytes(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first, int64_t n_ff)
+{
+    return mote_cuda_mx_fits(kind, first) ? 16 * mote_tile_bytes(&kind[CUDA_DOWN], n_ff) : 0;
 }
 
 /* ---- packing and copying ---- */
@@ -137,7 +143,8 @@ mote_status mote_cuda_expert_bytes(const struct mote_backend_options *options,
         each += status == MOTE_OK ? of_matrix : 0;
     }
     if (status != MOTE_OK) return mote_context(status, "%s", set->name);
-    *bytes = each * n_expert + table_bytes(kind, first, n_expert, set->n_ff, set->d_model);
+    *bytes = each * n_expert + table_bytes(kind, first, n_expert, set->n_ff, set->d_model) +
+             slack_bytes(kind, first, set->n_ff);
     return MOTE_OK;
 }
 
@@ -202,7 +209,8 @@ static mote_status put_experts(struct cuda_backend *cuda,
         offset[p] = each;
         each += mote_tile_matrix_bytes(&placed->kind[p], matrix[p]->n_row, matrix[p]->n_col);
     }
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * n_expert, &placed->data));
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * n_expert + slack_bytes(placed->kind, placed->first, placed->n_ff),
+                               &placed->data));
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
     uint64_t *host;
     TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, 1, table, &host));

@@ -368,14 +368,14 @@ static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, con
                                  .n_used = job->n_used,
                                  .n_expert = n_expert,
                                  .width = width,
-                                 .n_warp = CUDA_SORT_WARPS(n_expert),
+                                 .n_warp = mote_cuda_sort_warps(n_expert),
                                  .n_part = n_part < 1    ? 1
                                            : n_part > 16 ? 16
                                                          : n_part};
     void *args[] = {&x, &sort};
     return mote_cuda_run(cuda, cuda->prefill_program, BEGIN,
                          (unsigned)sort.n_part + ceil_div(job->n_row, CONVERT_ROWS), 1, 1, CONVERT_BLOCK,
-                         CUDA_SORT_SHARED(sort.n_warp, n_expert), args);
+                         mote_cuda_sort_shared(sort.n_warp, n_expert), args);
 }
 
 /* gate, up and down of the pairs of a list, to `flat`. */

@@ -8,40 +8,46 @@
 // of stages (128 columns), eight multiply: each group of four unpacks weights into registers, two operands ahead of its products.
 // The fp8 accumulator keeps about 14 bits, so a unit's products are added up in f32 with the tokens' scale.
 //
-// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); MX_SHARED.
+// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
+// of a piece, 64 or 128; MX_SHARED.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
 #include "mx_wgmma.cuh"
-#include "prefill_expert.cuh"
 #include "tile.cuh"
 
-constexpr int FILLERS = 128, CONSUMERS = 256, BLOCK = FILLERS + CONSUMERS;
+constexpr int FILLERS = 128, GROUP = 128;  // threads
 constexpr int TILES = 16, ROWS = TILES * 16; // of a stage
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + ROWS - 1) / ROWS * ROWS; // of an expert: rows of gate, of up, of down
 
+// By WIDTH: groups of four warps that multiply, and how often 64 rows each has. Registers for 128 tokens are
+// had by two groups alone; where there are fewer, four hide each other's latencies.
+constexpr int GROUPS = WIDTH == 64 ? 4 : 2, TURNS = 4 / GROUPS, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
+
 // A stage: tokens [WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
 // tokens' scales [WIDTH].
-template <int WIDTH> struct Stage {
+struct Stage {
     static constexpr int CODE = WIDTH * 128, ITEM = CODE + TILES * 1024, BASE = ITEM + TILES * 64, SCALE = BASE + ROWS,
                          BYTES = (SCALE + WIDTH * 4 + 1023) / 1024 * 1024;
 };
-constexpr int SLICE = 32, H_ROW = 128 + 4, FLAT_ROW = 128 + 8; // tokens of a slice on its way out; floats, halves of a row
-constexpr int OUT_BYTES = 18 * 1024;
-static_assert(SLICE * H_ROW * 4 <= OUT_BYTES && 2 * SLICE * FLAT_ROW * 2 <= OUT_BYTES, "");
-template <int WIDTH> constexpr int STAGES = (MX_SHARED - OUT_BYTES - 1024) / Stage<WIDTH>::BYTES;
+// Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
+constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16;
+constexpr int DOWN_ROW = TURNS * 64 + 8;
+constexpr int OUT_BYTES = UP_SLICE * UP_ROW * 4;
+static_assert(GROUPS * DOWN_SLICE * DOWN_ROW * 2 <= OUT_BYTES, "");
+constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES;
 
-template <int WIDTH> struct Ring : Stages<STAGES<WIDTH>, Stage<WIDTH>::BYTES> {
+struct Ring : Stages<STAGES, Stage::BYTES> {
     MOTE_FN void begin()
     {
         u32 at = shared_address(shared);
-        this->start(at, at + STAGES<WIDTH> * Stage<WIDTH>::BYTES + OUT_BYTES);
-        if (threadIdx.x == 0) this->init(FILLERS + 1, CONSUMERS / 32);
+        start(at, at + STAGES * Stage::BYTES + OUT_BYTES);
+        if (threadIdx.x == 0) init(FILLERS, CONSUMERS / 32);
         __syncthreads();
     }
 };
-template <int WIDTH> MOTE_FN u8 *out_buffer() { return shared + STAGES<WIDTH> * Stage<WIDTH>::BYTES; }
+MOTE_FN u8 *out_buffer() { return shared + STAGES * Stage::BYTES; }
 
 struct MxLargeGateUp {
     Pieces list;
@@ -58,37 +64,34 @@ struct MxLargeDown {
 
 // ---- filling ----
 
-// All units of an item's weights and tokens. record: of lane % 16's tile, for the first warp; base: bytes of the first unit's
-// bases of lane 0 and 1, `base_bytes` each, to base_to; row(j): where token j lies.
-template <class T, int WIDTH, class RowOf>
-MOTE_FN void fill_item(Ring<WIDTH> &ring, const u8 *record, const u8 *base, int n_base, const MxRows &rows, int count, RowOf row)
+// All units of an item's weights and tokens. record[]: of the stage's first and its ninth tile, each with seven behind it; base[]:
+// the first unit's bases of as many rows; row(j): where token j lies.
+template <class T, class RowOf>
+MOTE_FN void fill_item(Ring &ring, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
 {
-    using S = Stage<WIDTH>;
-    int thread = threadIdx.x, lane = thread % 32, chunk = thread % 8, first = thread / 8;
+    using S = Stage;
+    int thread = threadIdx.x, chunk = thread % 8, first = thread / 8;
     constexpr int EACH = WIDTH / 16; // tokens of a thread
-    const u8 *from[EACH];
+    u32 from[EACH];
     MOTE_UNROLL
-    for (int i = 0; i < EACH; i++) {
-        int j = first + 16 * i;
-        from[i] = (const u8 *)rows.q + (size_t)row(min(j, count - 1)) * (T::UNITS * 128) + chunk * 16;
-    }
+    for (int i = 0; i < EACH; i++) from[i] = (u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * 8) + chunk;
     const float *scale = rows.scale + (size_t)row(min(thread, count - 1)) * T::UNITS;
+    const u8 *code[2], *item = (thread & 32 ? record[1] : record[0]) + thread / 4 % 8 * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+    MOTE_UNROLL
+    for (int i = 0; i < 2; i++) code[i] = record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
     MOTE_ROLLED
     for (int unit = 0; unit < T::UNITS; unit++, ring.next()) {
         ring.wait_empty();
         u32 to = ring.stage(), full = ring.full();
-        if (thread < 32) {
-            if (lane == 0) barrier_expect(full, TILES * (1024 + 64) + (unit == 0 ? ROWS : 0));
-            __syncwarp();
-            if (lane < TILES) bulk_copy(to + S::CODE + lane * 1024, record + unit * 1024, 1024, full);
-            else bulk_copy(to + S::ITEM + (lane - TILES) * 64, record + T::AT_SCALE + unit * 64, 64, full);
-            if (unit == 0 && lane < n_base) bulk_copy(to + S::BASE + lane * (ROWS / n_base), base, ROWS / n_base, full);
-        }
+        MOTE_UNROLL
+        for (int i = 0; i < 8; i++) stage_copy(to + S::CODE + i * 2048 + thread * 16, code[i / 4] + i % 4 * 2 * T::BYTES + unit * 1024);
+        if (thread < 64) stage_copy(to + S::ITEM + thread * 16, item + unit * 64);
+        else if (unit == 0 && thread < 80) stage_copy(to + S::BASE + (thread - 64) * 16, (thread & 8 ? base[1] : base[0]) + thread % 8 * 16);
         MOTE_UNROLL
         for (int i = 0; i < EACH; i++)
             if (first + 16 * i < count) {
                 int j = first + 16 * i;
-                stage_copy(to + j * 128 + ((chunk ^ j) & 7) * 16, from[i] + unit * 128);
+                stage_copy(to + j * 128 + ((chunk ^ j) & 7) * 16, rows.q + ((u64)from[i] + unit * 8) * 16);
             }
         if (thread < count)
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + S::SCALE + thread * 4), "l"(scale + unit) : "memory");
@@ -98,35 +101,37 @@ MOTE_FN void fill_item(Ring<WIDTH> &ring, const u8 *record, const u8 *base, int 
 
 // ---- multiplying ----
 
-// A warp's weights of half a tile pair: `item`: E of its sub-blocks.
+// A warp's 16 rows of a unit on their way to operands.
 struct Codes {
     u32 w[8], step[2]; // step: of sub-block lane % 4, rows g and g + 8
-    MOTE_FN void load(u32 code, u32 item, const int base[2])
+    // bases: of row g in the low byte, of row g + 8 above it
+    MOTE_FN void load(u32 code, u32 item, u32 bases)
     {
         uint4 a = shared16(code), b = shared16(code + 512);
-        u32 both = shared2(item);
+        int both = (int)shared2(item);
         w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
-        step[0] = max((int)(both & 255) - base[0], 0), step[1] = max((int)(both >> 8) - base[1], 0); // 0: a block of zeros
+        // a block of zeros may have any scale
+        step[0] = (u32)min(max((both & 255) - (int)(bases & 255), 0), MX_WEIGHT_WINDOW);
+        step[1] = (u32)min(max((both >> 8) - (int)(bases >> 8 & 255), 0), MX_WEIGHT_WINDOW);
     }
     // Operands of sub-blocks 2 half, 2 half + 1.
-    MOTE_FN void unpack(int half, u32 (&a)[2][4]) const
+    MOTE_FN void unpack(int half, u32 (&a)[4][4]) const
     {
         MOTE_UNROLL
-        for (int k = 0; k < 2; k++)
+        for (int s = 2 * half; s < 2 * half + 2; s++)
             MOTE_UNROLL
             for (int r = 0; r < 2; r++) {
-                int s = 2 * half + k;
                 MxTable table(__shfl_sync(~0u, step[r], (threadIdx.x & 28) | s));
-                table.look_up(w[4 * r + s], a[k][r], a[k][2 + r]);
+                table.look_up(w[4 * r + s], a[s][r], a[s][2 + r]);
             }
     }
 };
 
-template <int N> MOTE_FN void multiply_half(float (&part)[N / 2], const u32 (&a)[2][4], u32 b, int half)
+template <int N> MOTE_FN void multiply(float (&part)[N / 2], const u32 (&a)[4][4], u32 b)
 {
     products_begin();
-    WgmmaE4M3<N>::add(part, a[0], b + 4 * half, half == 0);
-    WgmmaE4M3<N>::add(part, a[1], b + 4 * half + 2, 0);
+    MOTE_UNROLL
+    for (int s = 0; s < 4; s++) WgmmaE4M3<N>::add(part, a[s], b + 2 * s, s == 0);
     products_end();
 }
 
@@ -140,63 +145,84 @@ template <int N> MOTE_FN void add_unit(float (&acc)[N / 2], const float (&part)[
     }
 }
 
-// acc[m] = 16 rows from row[m] on (of a stage's, for this warp) times the tokens; up[m][r]: what they are to be multiplied by.
-template <class T, int WIDTH, int N>
-MOTE_FN void multiply_item(Ring<WIDTH> &ring, const int (&row)[2], float (&acc)[2][N / 2], float (&up)[2][2])
+// acc[turn][half] = rows 64 turn .. of this group's times tokens N half ..; bases: two bytes a turn, what rows are to be
+// multiplied by (row_scale). Tokens in halves: with all of them at once there would be no registers for the next operands, which
+// are made while products are under way.
+template <class T, int N>
+MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][2][N / 2], u32 &bases)
 {
-    using S = Stage<WIDTH>;
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int base[2][2];
+    using S = Stage;
+    constexpr int TURN = TURNS, AHEAD = TURN > 1; // with one turn the other groups' products are enough
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first_tile = (threadIdx.x - FILLERS) / GROUP * (TURN * 4) + threadIdx.x / 32 % 4;
     float part[N / 2];
-    u32 a[2][2][4];
+    u32 a[1 + AHEAD][4][4];
     MOTE_UNROLL
-    for (int i = 0; i < N; i++) acc[i / (N / 2)][i % (N / 2)] = 0;
+    for (int i = 0; i < TURN * N; i++) acc[i / N][i / (N / 2) % 2][i % (N / 2)] = 0;
     Codes codes;
-    auto load = [&](int m) {
-        u32 tile = (u32)row[m] / 16;
-        codes.load(ring.stage() + S::CODE + tile * 1024 + lane * 16, ring.stage() + S::ITEM + tile * 64 + t * 16 + g * 2, base[m]);
-    };
     auto enter = [&] {
         ring.wait_full();
         tokens_seen();
     };
+    auto load = [&](int turn) {
+        u32 tile = first_tile + 4 * turn;
+        codes.load(ring.stage() + S::CODE + tile * 1024 + lane * 16, ring.stage() + S::ITEM + tile * 64 + t * 16 + g * 2, bases >> 16 * turn);
+    };
     enter();
     MOTE_UNROLL
-    for (int i = 0; i < 4; i++) {
-        u32 v, at = ring.stage() + S::BASE + row[i / 2] + g + i % 2 * 8;
+    for (int i = 0; i < 2 * TURN; i++) {
+        u32 v, at = ring.stage() + S::BASE + (first_tile + i / 2 * 4) * 16 + g + i % 2 * 8;
         asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
-        base[i / 2][i % 2] = (int)v;
-        int e = (int)v + MX_BASE_SHIFT; // 2^(e - 127)
-        up[i / 2][i % 2] = bits_float((u32)e << 23);
+        bases |= v << 8 * i;
     }
     load(0);
     codes.unpack(0, a[0]);
+    codes.unpack(1, a[0]);
     MOTE_ROLLED
     for (int unit = 0; unit < T::UNITS; unit++) {
         u32 stage = ring.stage(), b = stage >> 4 | 1u << 16, scale = stage + S::SCALE + 8 * t, empty = ring.empty();
-        multiply_half<N>(part, a[0], b, 0);
-        codes.unpack(1, a[1]);
-        multiply_half<N>(part, a[1], b, 1);
-        load(1);
-        products_wait<1>();
-        codes.unpack(0, a[0]);
-        products_wait<0>();
-        add_unit<N>(acc[0], part, scale);
-        multiply_half<N>(part, a[0], b, 0);
-        codes.unpack(1, a[1]);
-        multiply_half<N>(part, a[1], b, 1);
-        ring.next();
-        products_wait<1>();
-        if (unit + 1 < T::UNITS) {
-            enter();
-            load(0);
-            codes.unpack(0, a[0]);
+        bool more = unit + 1 < T::UNITS;
+        MOTE_UNROLL
+        for (int turn = 0; turn < TURN; turn++) {
+            u32(&own)[4][4] = a[AHEAD ? turn % 2 : 0], (&next)[4][4] = a[AHEAD ? 1 - turn % 2 : 0];
+            bool is_last = turn == TURN - 1, loads = !is_last || more;
+            multiply<N>(part, own, b);
+            if (is_last) ring.next();
+            if (AHEAD && loads) {
+                if (is_last) enter();
+                load(is_last ? 0 : turn + 1);
+                codes.unpack(0, next);
+            }
+            products_wait<0>();
+            add_unit<N>(acc[turn][0], part, scale);
+            multiply<N>(part, own, b + N * 8);
+            if (AHEAD && loads) codes.unpack(1, next);
+            products_wait<0>();
+            add_unit<N>(acc[turn][1], part, scale + N * 4);
+            if (!AHEAD && loads) {
+                enter();
+                load(0);
+                codes.unpack(0, next);
+                codes.unpack(1, next);
+            }
         }
-        products_wait<0>();
-        add_unit<N>(acc[1], part, scale);
         __syncwarp();
         if (lane == 0) barrier_arrive(empty);
     }
+}
+MOTE_FN float row_scale(u32 bases, int turn, int r) { return bits_float(((bases >> (16 * turn + 8 * r) & 255) + MX_BASE_SHIFT) << 23); }
+
+// run(half): with half.n, half the tokens that a piece of so many is multiplied by.
+template <int N> struct Half {
+    static constexpr int n = N;
+};
+template <class Run> MOTE_FN void with_tokens(int count, Run run)
+{
+    if constexpr (WIDTH == 128) {
+        if (count > 96) return run(Half<64>());
+        if (count > 64) return run(Half<48>());
+    }
+    if (count > 32) run(Half<32>());
+    else run(Half<16>());
 }
 
 MOTE_FN void prefetch(const void *at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
@@ -205,67 +231,83 @@ MOTE_FN void prefetch(const void *at) { asm volatile("prefetch.global.L1 [%0];" 
 
 constexpr int UP_BLOCKS = FF_PAD / 128;
 
-// Group `of` (0, 1) of four warps has 64 columns of h.
-template <int WIDTH, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring<WIDTH> &ring, int4 piece, int unit)
+template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, int4 piece, int unit)
 {
     using T = Tile<W0, D_MODEL>;
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-    const int row[2] = {warp * 16, 128 + warp * 16};
-    float acc[2][N / 2], up[2][2];
-    multiply_item<T, WIDTH, N>(ring, row, acc, up);
-    float *h = (float *)out_buffer<WIDTH>();
+    float acc[TURNS][2][N / 2];
+    u32 bases = 0;
+    multiply_item<T, N>(ring, acc, bases);
+    float *sums = (float *)out_buffer(); // [token][128 rows of gate, of up]
+    int first_row = warp / 4 * (TURNS * 64) + warp % 4 * 16 + g;
     MOTE_UNROLL
-    for (int slice = 0; slice < N / SLICE; slice++) {
-        if (slice * SLICE >= piece.z) break;
+    for (int slice = 0; slice < 2 * N / UP_SLICE; slice++) {
+        if (slice * UP_SLICE >= piece.z) break;
         meet(1, CONSUMERS);
         MOTE_UNROLL
-        for (int i = 0; i < SLICE / 2; i++) {
-            int at = slice * (SLICE / 2) + i, token = i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1, column = warp * 16 + g + 8 * r;
-            float v = activation(ACTIVATION, LIMIT, acc[0][at] * up[0][r], acc[1][at] * up[1][r]);
-            h[token * H_ROW + column] = unit * 128 + column < N_FF ? v : 0;
-        }
+        for (int turn = 0; turn < TURNS; turn++)
+            MOTE_UNROLL
+            for (int i = 0; i < UP_SLICE / 2; i++) {
+                int at = slice * (UP_SLICE / 2) + i, token = i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
+                sums[token * UP_ROW + first_row + turn * 64 + 8 * r] = acc[turn][at / (N / 2)][at % (N / 2)] * row_scale(bases, turn, r);
+            }
         meet(1, CONSUMERS);
         MOTE_ROLLED
-        for (int token = warp; token < min(SLICE, piece.z - slice * SLICE); token += CONSUMERS / 32)
-            mx_put_unit(*(const float4 *)(h + token * H_ROW + 4 * lane), job.h, piece.y + slice * SLICE + token, UP_BLOCKS, unit);
+        for (int token = warp; token < min(UP_SLICE, piece.z - slice * UP_SLICE); token += CONSUMERS / 32) {
+            float4 gate = *(const float4 *)(sums + token * UP_ROW + 4 * lane), up = *(const float4 *)(sums + token * UP_ROW + 128 + 4 * lane), h;
+            h.x = activation(ACTIVATION, LIMIT, gate.x, up.x), h.y = activation(ACTIVATION, LIMIT, gate.y, up.y);
+            h.z = activation(ACTIVATION, LIMIT, gate.z, up.z), h.w = activation(ACTIVATION, LIMIT, gate.w, up.w);
+            if (unit * 128 + 4 * lane >= N_FF) h = make_float4(0, 0, 0, 0);
+            mx_put_unit(h, job.h, piece.y + slice * UP_SLICE + token, UP_BLOCKS, unit);
+        }
     }
 }
 
-template <int WIDTH> MOTE_FN void gate_up(const MxLargeGateUp &job)
+// Registers of the roles; a multiple of 8, 64 K together.
+MOTE_FN void set_registers(bool fills)
+{
+    if (fills) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    else if (WIDTH == 64) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    else asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+}
+
+MOTE_FN void gate_up(const MxLargeGateUp &job)
 {
     using T = Tile<W0, D_MODEL>;
-    Ring<WIDTH> ring;
+    Ring ring;
     ring.begin();
     chain_launch();
     chain_wait();
-    int n_item = *job.list.n_piece * UP_BLOCKS;
+    int n_piece = *job.list.n_piece, n_item = n_piece * UP_BLOCKS;
     if (threadIdx.x < FILLERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        int lane = threadIdx.x % 32, of = lane % TILES, is_up = of >= TILES / 2;
+        set_registers(true);
+        Work next(job.list, blockIdx.x / UP_BLOCKS, n_piece, 0, 1);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.piece[item / UP_BLOCKS];
-            int unit = item % UP_BLOCKS, tile = min(unit * 8 + of % 8, (N_FF + 15) / 16 - 1);
-            const u8 *record = (const u8 *)job.list.slot[piece.x * 3 + is_up] + (size_t)tile * T::BYTES;
-            const u8 *base = job.base + (size_t)piece.x * BASE_BYTES + lane % 2 * FF_PAD + unit * 128;
-            fill_item<T, WIDTH>(ring, record, base, 2, job.x, piece.z, [&](int j) { return job.list.row_of[piece.y + j]; });
+            Work work = next;
+            next = Work(job.list, (item + gridDim.x) / UP_BLOCKS, n_piece, 0, 1);
+            int unit = item % UP_BLOCKS;
+            const u8 *record[2], *base[2];
+            MOTE_UNROLL
+            for (int i = 0; i < 2; i++) {
+                record[i] = work.matrix[i] + (size_t)unit * 8 * T::BYTES;
+                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + unit * 128;
+            }
+            fill_item<T>(ring, record, base, job.x, work.piece.z, [&](int j) { return job.list.row_of[work.piece.y + j]; });
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        set_registers(false);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             int4 piece = job.list.piece[item / UP_BLOCKS];
             if (item + (int)gridDim.x < n_item) prefetch(job.list.piece + (item + gridDim.x) / UP_BLOCKS);
-            if (WIDTH == 128 && piece.z > 64) gate_up_item<WIDTH, WIDTH>(job, ring, piece, item % UP_BLOCKS);
-            else if (piece.z > 32) gate_up_item<WIDTH, 64>(job, ring, piece, item % UP_BLOCKS);
-            else gate_up_item<WIDTH, 32>(job, ring, piece, item % UP_BLOCKS);
+            with_tokens(piece.z, [&](auto half) { gate_up_item<half.n>(job, ring, piece, item % UP_BLOCKS); });
         }
     }
 }
 
 // Grid: as many blocks as there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up_64(const __grid_constant__ MxLargeGateUp job) { gate_up<64>(job); }
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up_128(const __grid_constant__ MxLargeGateUp job) { gate_up<128>(job); }
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up(const __grid_constant__ MxLargeGateUp job) { gate_up(job); }
 
 // ---- down ----
 
@@ -277,75 +319,77 @@ MOTE_FN void store_transposed(u32 at, const u32 v[4])
                  : "memory");
 }
 
-// Each group of four warps has 128 rows, and goes its own way at the end: one's results leave under the other's products.
-template <int WIDTH, int N> MOTE_FN void down_item(const MxLargeDown &job, Ring<WIDTH> &ring, int4 piece, int first_row)
+// Each group has rows of its own, and goes its own way at the end: one's results leave under the others' products.
+template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4 piece, int first_row)
 {
     using T = Tile<W0, N_FF>;
-    int thread = threadIdx.x - FILLERS, group = thread / 128, warp = thread / 32 % 4, lane = thread % 32;
-    const int row[2] = {group * 128 + warp * 16, group * 128 + 64 + warp * 16};
-    float acc[2][N / 2], up[2][2];
-    multiply_item<T, WIDTH, N>(ring, row, acc, up);
-    u8 *out = out_buffer<WIDTH>() + group * (SLICE * FLAT_ROW * 2);
-    u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * (FLAT_ROW * 2) + warp * 32 + lane / 8 % 2 * 16;
+    constexpr int ROW = DOWN_ROW * 2, GROUP_ROWS = TURNS * 64, CHUNKS = GROUP_ROWS / 8; // bytes; rows; 16 bytes each
+    int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
+    float acc[TURNS][2][N / 2];
+    u32 bases = 0;
+    multiply_item<T, N>(ring, acc, bases);
+    u8 *out = out_buffer() + group * (DOWN_SLICE * ROW);
+    u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16;
+    int at = thread % GROUP, column = first_row + group * GROUP_ROWS + at % CHUNKS * 8;
     MOTE_UNROLL
-    for (int slice = 0; slice < N / SLICE; slice++) {
-        if (slice * SLICE >= piece.z) break;
-        meet(2 + group, 128);
+    for (int slice = 0; slice < 2 * N / DOWN_SLICE; slice++) {
+        if (slice * DOWN_SLICE >= piece.z) break;
+        meet(2 + group, GROUP);
         MOTE_UNROLL
-        for (int m = 0; m < 2; m++)
+        for (int turn = 0; turn < TURNS; turn++) {
+            u32 v[4]; // 8 x 8: tokens 0 .. 7 and rows g, rows g + 8; tokens 8 .. 15
             MOTE_UNROLL
-            for (int pair = 0; pair < 2; pair++) { // 16 tokens
-                u32 v[4];
-                MOTE_UNROLL
-                for (int i = 0; i < 4; i++) {
-                    int r = i & 1, at = slice * (SLICE / 2) + (2 * pair + (i >> 1)) * 4 + 2 * r;
-                    v[i] = pack_bf16x2(acc[m][at] * up[m][r], acc[m][at + 1] * up[m][r]);
-                }
-                store_transposed(to + pair * 16 * (FLAT_ROW * 2) + m * 128, v);
+            for (int i = 0; i < 4; i++) {
+                int r = i & 1, from = slice * (DOWN_SLICE / 2) + (i >> 1) * 4 + 2 * r;
+                const float *sum = &acc[turn][from / (N / 2)][from % (N / 2)];
+                v[i] = pack_bf16x2(sum[0] * row_scale(bases, turn, r), sum[1] * row_scale(bases, turn, r));
             }
-        meet(2 + group, 128);
-        int at = thread % 128, column = first_row + group * 128 + at % 16 * 8;
+            store_transposed(to + turn * 128, v);
+        }
+        meet(2 + group, GROUP);
         MOTE_UNROLL
-        for (int i = 0; i < SLICE / 8; i++) {
-            int token = at / 16 + 8 * i;
-            if (slice * SLICE + token < piece.z && column < D_MODEL)
-                *(uint4 *)(job.flat + (size_t)(piece.y + slice * SLICE + token) * D_MODEL + column) =
-                    *(const uint4 *)(out + token * (FLAT_ROW * 2) + at % 16 * 16);
+        for (int i = 0; i < DOWN_SLICE * CHUNKS / GROUP; i++) {
+            int token = at / CHUNKS + i * (GROUP / CHUNKS);
+            if (slice * DOWN_SLICE + token < piece.z && column < D_MODEL)
+                *(uint4 *)(job.flat + (size_t)(piece.y + slice * DOWN_SLICE + token) * D_MODEL + column) =
+                    *(const uint4 *)(out + token * ROW + at % CHUNKS * 16);
         }
     }
 }
 
-template <int WIDTH> MOTE_FN void down(const MxLargeDown &job)
+MOTE_FN void down(const MxLargeDown &job)
 {
     using T = Tile<W0, N_FF>;
-    Ring<WIDTH> ring;
+    Ring ring;
     ring.begin();
     chain_launch();
     chain_wait();
-    int n_item = *job.list.n_piece * DOWN_BLOCKS;
+    int n_piece = *job.list.n_piece, n_item = n_piece * DOWN_BLOCKS;
     if (threadIdx.x < FILLERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        set_registers(true);
+        Work next(job.list, blockIdx.x / DOWN_BLOCKS, n_piece, 2, 2);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.piece[item / DOWN_BLOCKS];
-            int block = item % DOWN_BLOCKS, tile = min(block * TILES + (int)threadIdx.x % TILES, (D_MODEL + 15) / 16 - 1);
-            const u8 *record = (const u8 *)job.list.slot[piece.x * 3 + 2] + (size_t)tile * T::BYTES;
-            fill_item<T, WIDTH>(ring, record, job.base + (size_t)piece.x * BASE_BYTES + BASE_DOWN + block * ROWS, 1, job.h, piece.z,
-                                [&](int j) { return piece.y + j; });
+            Work work = next;
+            next = Work(job.list, (item + gridDim.x) / DOWN_BLOCKS, n_piece, 2, 2);
+            int block = item % DOWN_BLOCKS;
+            const u8 *record[2], *base[2];
+            MOTE_UNROLL
+            for (int i = 0; i < 2; i++) {
+                record[i] = work.matrix[i] + (size_t)(block * TILES + i * 8) * T::BYTES;
+                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * 128;
+            }
+            fill_item<T>(ring, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        set_registers(false);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             int4 piece = job.list.piece[item / DOWN_BLOCKS];
             if (item + (int)gridDim.x < n_item) prefetch(job.list.piece + (item + gridDim.x) / DOWN_BLOCKS);
-            int first_row = item % DOWN_BLOCKS * ROWS;
-            if (WIDTH == 128 && piece.z > 64) down_item<WIDTH, WIDTH>(job, ring, piece, first_row);
-            else if (piece.z > 32) down_item<WIDTH, 64>(job, ring, piece, first_row);
-            else down_item<WIDTH, 32>(job, ring, piece, first_row);
+            with_tokens(piece.z, [&](auto half) { down_item<half.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_down_64(const __grid_constant__ MxLargeDown job) { down<64>(job); }
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_down_128(const __grid_constant__ MxLargeDown job) { down<128>(job); }
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_down(const __grid_constant__ MxLargeDown job) { down(job); }

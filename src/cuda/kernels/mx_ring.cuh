@@ -1,11 +1,12 @@
-// mx_ring.cuh: what the MXFP4 kernels of sm_90 are made of: a ring of stages in shared memory that one warp (or four) fills from
+// mx_ring.cuh: what the MXFP4 kernels of sm_90 are made of: a ring of stages in shared memory that four warps fill from
 // device memory while the others multiply, piece after piece of the work list without a pause between them.
 //
-// Owns: barriers of stages, bulk copies, the count that says which stage is next. Does not own: what lies in a stage.
+// Owns: barriers of stages, the count that says which stage is next, an item of the work list. Does not own: what lies in a stage.
 // One idea: whoever fills runs ahead over the ends of pieces, so that memory is never idle while results are written.
 #ifndef MX_RING_CUH
 #define MX_RING_CUH
 #include "common.cuh"
+#include "prefill_expert.cuh"
 
 extern __shared__ __align__(1024) u8 shared[];
 
@@ -14,11 +15,6 @@ extern __shared__ __align__(1024) u8 shared[];
 MOTE_FN void barrier_init(u32 at, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
 MOTE_FN void barrier_init_seen() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 MOTE_FN void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
-// This thread's arrival, and so many bytes of bulk copies that are to come.
-MOTE_FN void barrier_expect(u32 at, u32 bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
 // Until the phase of this parity is over.
 MOTE_FN void barrier_wait(u32 at, u32 parity)
 {
@@ -28,16 +24,6 @@ MOTE_FN void barrier_wait(u32 at, u32 parity)
 }
 // The asynchronous copies (stage_copy) that this thread has under way arrive, when they are done, in its place.
 MOTE_FN void barrier_arrive_copied(u32 at) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory"); }
-
-// ---- copies ----
-
-// Multiples of 16 bytes, by one thread; counted by the barrier. Weights are read once (or by neighbours at the same time).
-MOTE_FN void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-                 "r"(barrier)
-                 : "memory");
-}
 
 // `n` threads (whole warps) of the block meet; name: 1..15.
 MOTE_FN void meet(int name, int n) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(n) : "memory"); }
@@ -52,6 +38,12 @@ MOTE_FN uint2 shared8(u32 at)
 {
     uint2 v;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+MOTE_FN u32 shared4(u32 at)
+{
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
 }
 MOTE_FN u32 shared2(u32 at)
@@ -84,6 +76,19 @@ template <int STAGES, int BYTES> struct Stages {
     {
         slot += n;
         if (slot >= STAGES) slot -= STAGES, parity ^= 1;
+    }
+};
+
+// ---- the work ----
+
+// An item's piece, and its weights' address: asked for while the item before is being filled.
+struct Work {
+    int4 piece;
+    const u8 *matrix[2];
+    MOTE_FN Work(const Pieces &list, int at, int n_piece, int first, int second)
+    {
+        piece = list.piece[min(at, n_piece - 1)];
+        matrix[0] = (const u8 *)list.slot[piece.x * 3 + first], matrix[1] = (const u8 *)list.slot[piece.x * 3 + second];
     }
 };
 

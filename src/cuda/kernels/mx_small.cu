@@ -1,4 +1,4 @@
-// mx_small.cu: the expert block of MXFP4 weights for experts with few tokens (up to 16 a piece), sm_90: bound by memory, so
+// mx_small.cu: the expert block of MXFP4 weights for experts with few tokens (up to 8 a piece), sm_90: bound by memory, so
 // weights stream through a ring of shared memory at its speed.
 //
 //   mx_small_gate_up   h = activation(gate x, up x), quantised, of pairs (row, expert) in the order of experts
@@ -8,24 +8,23 @@
 // block: any scales are right, of weights and of activations. Activations are MXFP4 (PLANES 1: twice their value) or 16-bit
 // integers with a scale for 32 columns (PLANES 2: high and low byte, two products).
 //
-// A stage is 64 rows of weights x 512 columns and the piece's tokens. One warp fills; sixteen multiply, in groups of four that
+// A stage is 64 rows of weights x 512 columns and the piece's tokens. Four warps fill; sixteen multiply, in groups of four that
 // take every fourth stage: of gate_up a part of the columns (sums meet at the piece's end), of down 64 rows of their own.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); PLANES.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
-#include "prefill_expert.cuh"
 #include "tile.cuh"
 
-constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, BLOCK = CONSUMERS + 32;
-constexpr int TILES = 4, STAGE_UNITS = 4, MOST = 16; // tiles and units of a stage, tokens of a piece
+constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, FILLERS = 128, BLOCK = CONSUMERS + FILLERS;
+constexpr int TILES = 4, STAGE_UNITS = 4, MOST = 8; // tiles and units of a stage, tokens of a piece
 constexpr int CODE_BYTES = TILES * STAGE_UNITS * 1024, SCALE_BYTES = TILES * STAGE_UNITS * 64;
 constexpr int ROW_UNIT = 128 * PLANES, ROW_BYTES = STAGE_UNITS * ROW_UNIT + 32; // + 32: eight rows' words in all banks
 constexpr int ROW_SCALE = STAGE_UNITS * 16 + 16;
 constexpr int AT_SCALE = CODE_BYTES, AT_ROW = AT_SCALE + SCALE_BYTES, AT_ROW_SCALE = AT_ROW + MOST * ROW_BYTES;
 constexpr int STAGE_BYTES = AT_ROW_SCALE + MOST * ROW_SCALE;
-constexpr int SUM_ROW = 64 + 4, SUM_BYTES = GROUPS * MOST * SUM_ROW * 4; // [group][token][rows]: of gate_up
+constexpr int SUM_ROW = 64 + 4, SUM_BYTES = 2 * GROUPS * MOST * SUM_ROW * 4; // [2][group][token][rows]: of gate_up
 constexpr int STAGES = (int)((MX_SHARED - SUM_BYTES - 1024) / STAGE_BYTES);
 constexpr bool GATED = is_gated(ACTIVATION);
 constexpr int HIDDEN = GATED ? 32 : 64; // columns of h that a block makes at once
@@ -47,97 +46,166 @@ MOTE_FN void ring_start(Ring &ring)
 {
     u32 at = shared_address(shared);
     ring.start(at + SUM_BYTES, at + SUM_BYTES + STAGES * STAGE_BYTES);
-    if (threadIdx.x == 0) ring.init(1, GROUP_THREADS / 32);
+    if (threadIdx.x == 0) ring.init(FILLERS, GROUP_THREADS / 32);
     __syncthreads();
 }
 
-// The filling warp: a stage of four tiles' columns of units unit .. and of the piece's tokens, lane by lane. `tile`: of lanes 0
-// to 7 (codes, then scales) their record, the row of token lane % 16 in `q` and `scale`.
-template <class T> MOTE_FN void fill(const Ring &ring, const u8 *record, const i8 *q, const float *scale, int unit, int count)
-{
-    int lane = threadIdx.x % 32, n = min(STAGE_UNITS, T::UNITS - unit);
-    ring.wait_empty();
-    if (lane == 0) barrier_expect(ring.full(), n * (TILES * (1024 + 64) + count * (ROW_UNIT + 16)));
-    __syncwarp();
-    u32 to = ring.stage(), full = ring.full();
-    if (lane < TILES) bulk_copy(to + lane * (STAGE_UNITS * 1024), record + unit * 1024, n * 1024, full);
-    else if (lane < 2 * TILES)
-        bulk_copy(to + AT_SCALE + (lane - TILES) * (STAGE_UNITS * 64), record + T::AT_SCALE + unit * 64, n * 64, full);
-    if (lane % 16 < count) {
-        if (lane < 16) bulk_copy(to + AT_ROW + lane * ROW_BYTES, q + unit * ROW_UNIT, n * ROW_UNIT, full);
-        else bulk_copy(to + AT_ROW_SCALE + (lane - 16) * ROW_SCALE, scale + unit * 4, n * 16, full);
+// The fillers: where a thread's 16 bytes of a stage come from. Of the piece's tokens it has chunk thread % CHUNKS of every
+// AT_ONCEth; some threads have a tile's scale items as well, others a token's scales.
+template <class T> struct Fill {
+    static constexpr int CHUNKS = STAGE_UNITS * ROW_UNIT / 16, AT_ONCE = FILLERS / CHUNKS, EACH = MOST / AT_ONCE;
+    static constexpr int ITEM_THREADS = TILES * STAGE_UNITS * 4;
+    static_assert(FILLERS % CHUNKS == 0 && ITEM_THREADS + MOST * STAGE_UNITS <= FILLERS && STAGE_UNITS * 64 % FILLERS == 0, "");
+    u32 row[EACH], scale_row; // in units
+    int thread, count;
+
+    template <class RowOf> MOTE_FN Fill(int n, RowOf row_of) : thread(threadIdx.x % FILLERS), count(n)
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < EACH; i++) row[i] = (u32)row_of(min(thread / CHUNKS + i * AT_ONCE, count - 1)) * T::UNITS;
+        scale_row = (u32)row_of(min(max(thread - ITEM_THREADS, 0) / STAGE_UNITS, count - 1)) * T::UNITS;
     }
-}
+
+    // The stage of units unit .. of four tiles, `first` and `second` two neighbours each.
+    MOTE_FN void stage(const Ring &ring, const u8 *first, const u8 *second, const MxRows &rows, int unit) const
+    {
+        int n = min(STAGE_UNITS, T::UNITS - unit);
+        ring.wait_empty();
+        u32 to = ring.stage();
+        MOTE_UNROLL
+        for (int i = 0; i < TILES; i++)
+            MOTE_UNROLL
+            for (int j = 0; j < STAGE_UNITS * 64 / FILLERS; j++) {
+                int at = thread + j * FILLERS;
+                const u8 *record = (i < 2 ? first : second) + i % 2 * T::BYTES;
+                if (T::UNITS % STAGE_UNITS == 0 || at < n * 64)
+                    stage_copy(to + i * (STAGE_UNITS * 1024) + at * 16, record + unit * 1024 + at * 16);
+            }
+        if (thread < ITEM_THREADS) {
+            int tile = thread / (STAGE_UNITS * 4), at = thread % (STAGE_UNITS * 4);
+            const u8 *record = (tile < 2 ? first : second) + tile % 2 * T::BYTES;
+            if (at < n * 4)
+                stage_copy(to + AT_SCALE + tile * (STAGE_UNITS * 64) + at * 16, record + T::AT_SCALE + unit * 64 + at * 16);
+        } else {
+            int token = (thread - ITEM_THREADS) / STAGE_UNITS, at = thread % STAGE_UNITS;
+            if (token < count && at < n)
+                stage_copy(to + AT_ROW_SCALE + token * ROW_SCALE + at * 16, rows.scale + ((size_t)scale_row + unit + at) * 4);
+        }
+        int at = thread % CHUNKS;
+        MOTE_UNROLL
+        for (int i = 0; i < EACH; i++) {
+            int token = thread / CHUNKS + i * AT_ONCE;
+            if (token < count && at < n * (ROW_UNIT / 16))
+                stage_copy(to + AT_ROW + token * ROW_BYTES + at * 16, rows.q + ((size_t)row[i] + unit) * ROW_UNIT + at * 16);
+        }
+        barrier_arrive_copied(ring.full());
+    }
+};
 
 constexpr u32 MAGIC = 0x4B400000; // 1.5 * 2^23: below it integers of 22 bits are floats
+MOTE_FN float whole(int v) { return bits_float((u32)v) - bits_float(MAGIC); } // v: MAGIC and an integer
 
-// acc += a stage: 16 rows of the group's warp, N8 times eight tokens.
-template <class T, int N8> MOTE_FN void multiply(u32 stage, int n_unit, float (&acc)[2][4])
+// A unit of a warp's tile: codes as operands, and the scales of sub-block lane % 4, rows g and g + 8.
+template <class T> MOTE_FN void unpack(u32 code, u32 item, u32 (&a)[4][4], float (&scale)[2])
 {
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, tile = threadIdx.x / 32 % TILES;
-    u32 code = stage + tile * (STAGE_UNITS * 1024) + lane * 16;
-    u32 item = stage + AT_SCALE + tile * (STAGE_UNITS * 64) + t * 16 + g * 2;
-    u32 row = stage + AT_ROW + g * ROW_BYTES + 8 * t, row_scale = stage + AT_ROW_SCALE + 2 * t * ROW_SCALE;
+    typename T::Raw raw;
+    uint4 first = shared16(code), second = shared16(code + 512);
+    raw.code[0] = first.x, raw.code[1] = first.y, raw.code[2] = first.z, raw.code[3] = first.w;
+    raw.code[4] = second.x, raw.code[5] = second.y, raw.code[6] = second.z, raw.code[7] = second.w;
+    u32 both = shared2(item);
+    MOTE_UNROLL
+    for (int r = 0; r < 2; r++) {
+        u32 bits = (both << (r ? 15 : 23)) & 0x7F800000;
+        scale[r] = bits_float(max(bits, 0x00400000)); // 0 is the subnormal 2^-127
+    }
+    T::template codes<false>(raw, nullptr, threadIdx.x % 32, a);
+}
+
+// acc[2 r + j] += a stage: row g + 8 r of the warp's tile, token 2 t + j.
+template <class T> MOTE_FN void multiply_tokens(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
+{
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    row += g * ROW_BYTES + 8 * t, row_scale += 2 * t * ROW_SCALE;
     MOTE_ROLLED
     for (int u = 0; u < n_unit; u++) {
-        typename T::Raw raw;
-        uint4 first = shared16(code + u * 1024), second = shared16(code + u * 1024 + 512);
-        raw.code[0] = first.x, raw.code[1] = first.y, raw.code[2] = first.z, raw.code[3] = first.w;
-        raw.code[4] = second.x, raw.code[5] = second.y, raw.code[6] = second.z, raw.code[7] = second.w;
-        u32 both = shared2(item + u * 64); // of sub-block t, rows g and g + 8
-        float own[2];
-        MOTE_UNROLL
-        for (int r = 0; r < 2; r++) {
-            u32 bits = (both << (r ? 15 : 23)) & 0x7F800000;
-            own[r] = bits_float(max(bits, 0x00400000)); // 0 is the subnormal 2^-127
-        }
         u32 a[4][4];
-        T::template codes<false>(raw, nullptr, lane, a);
-        float x_scale[N8][2][4];
+        float own[2], x_scale[2][4];
+        unpack<T>(code + u * 1024, item + u * 64, a, own);
         MOTE_UNROLL
-        for (int n = 0; n < N8; n++)
-            MOTE_UNROLL
-            for (int j = 0; j < 2; j++) {
-                uint4 v = shared16(row_scale + (8 * n + j) * ROW_SCALE + u * 16);
-                x_scale[n][j][0] = bits_float(v.x), x_scale[n][j][1] = bits_float(v.y);
-                x_scale[n][j][2] = bits_float(v.z), x_scale[n][j][3] = bits_float(v.w);
-            }
+        for (int j = 0; j < 2; j++) {
+            uint4 v = shared16(row_scale + j * ROW_SCALE + u * 16);
+            x_scale[j][0] = bits_float(v.x), x_scale[j][1] = bits_float(v.y), x_scale[j][2] = bits_float(v.z), x_scale[j][3] = bits_float(v.w);
+        }
         MOTE_UNROLL
         for (int s = 0; s < 4; s++) {
-            float scale[2];
+            float scale[2], v[4];
             MOTE_UNROLL
             for (int r = 0; r < 2; r++) scale[r] = __shfl_sync(~0u, own[r], (lane & 28) | s);
             MOTE_UNROLL
-            for (int n = 0; n < N8; n++) {
-                float v[4];
+            for (int p = 0; p < PLANES; p++) {
+                uint2 b = shared8(row + u * ROW_UNIT + s * (32 * PLANES) + p * 32);
+                int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
+                mma_s8(c, a[s], b.x, b.y);
                 MOTE_UNROLL
-                for (int p = 0; p < PLANES; p++) {
-                    uint2 b = shared8(row + 8 * n * ROW_BYTES + u * ROW_UNIT + s * (32 * PLANES) + p * 32);
-                    int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
-                    mma_s8(c, a[s], b.x, b.y);
-                    MOTE_UNROLL
-                    for (int j = 0; j < 4; j++) {
-                        float sum = bits_float((u32)c[j]) - bits_float(MAGIC);
-                        v[j] = p ? __fmaf_rn(256.0f, v[j], sum) : sum;
-                    }
-                }
-                MOTE_UNROLL
-                for (int j = 0; j < 4; j++) acc[n][j] = __fmaf_rn(scale[j >> 1], v[j] * x_scale[n][j & 1][s], acc[n][j]);
+                for (int j = 0; j < 4; j++) v[j] = p ? __fmaf_rn(256.0f, v[j], whole(c[j])) : whole(c[j]);
             }
+            MOTE_UNROLL
+            for (int j = 0; j < 4; j++) acc[j] = __fmaf_rn(scale[j >> 1], v[j] * x_scale[j & 1][s], acc[j]);
         }
     }
 }
 
-template <class T> MOTE_FN void multiply_piece(u32 stage, int n_unit, int count, float (&acc)[2][4])
+// The same for a piece of FEW tokens: the eight columns of a product are then the four sub-blocks of each of them, one not 0 at a
+// time, so that scales are met once a unit, each by the lane that has them. What is added to acc is sub-block t's share.
+constexpr int FEW = 2 / PLANES;
+template <class T> MOTE_FN void multiply_few(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
 {
-    if (count > 8) multiply<T, 2>(stage, n_unit, acc);
-    else multiply<T, 1>(stage, n_unit, acc);
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4; // column g: sub-block g / 2, token or plane g % 2
+    row += g % 2 * (PLANES == 1 ? ROW_BYTES : 32) + g / 2 * (32 * PLANES) + 8 * t, row_scale += 4 * t;
+    u32 is[4];
+    MOTE_UNROLL
+    for (int s = 0; s < 4; s++) is[s] = opaque(g / 2 == s);
+#pragma unroll 2
+    for (int u = 0; u < n_unit; u++) {
+        u32 a[4][4];
+        float own[2];
+        unpack<T>(code + u * 1024, item + u * 64, a, own);
+        uint2 x = shared8(row + u * ROW_UNIT);
+        int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
+        MOTE_UNROLL
+        for (int s = 0; s < 4; s++) mma_s8(c, a[s], x.x * is[s], x.y * is[s]);
+        float x_scale[2];
+        MOTE_UNROLL
+        for (int j = 0; j < FEW; j++) x_scale[j] = bits_float(shared4(row_scale + j * ROW_SCALE + u * 16));
+        MOTE_UNROLL
+        for (int r = 0; r < 2; r++) {
+            if constexpr (PLANES == 2)
+                acc[2 * r] = __fmaf_rn(own[r] * x_scale[0], __fmaf_rn(256.0f, whole(c[2 * r]), whole(c[2 * r + 1])), acc[2 * r]);
+            else
+                MOTE_UNROLL
+                for (int j = 0; j < 2; j++) acc[2 * r + j] = __fmaf_rn(own[r] * x_scale[j], whole(c[2 * r + j]), acc[2 * r + j]);
+        }
+    }
 }
 
-MOTE_FN void clear(float (&acc)[2][4])
+// A stage of `count` tokens.
+template <class T> MOTE_FN void multiply(u32 stage, int n_unit, int count, float (&acc)[4])
 {
+    int lane = threadIdx.x % 32, tile = threadIdx.x / 32 % TILES;
+    u32 code = stage + tile * (STAGE_UNITS * 1024) + lane * 16;
+    u32 item = stage + AT_SCALE + tile * (STAGE_UNITS * 64) + lane % 4 * 16 + lane / 4 * 2;
+    if (count <= FEW) multiply_few<T>(code, item, stage + AT_ROW, stage + AT_ROW_SCALE, n_unit, acc);
+    else multiply_tokens<T>(code, item, stage + AT_ROW, stage + AT_ROW_SCALE, n_unit, acc);
+}
+// After the last: sums as multiply_tokens leaves them, of tokens 0 and 1 in lanes with t 0.
+MOTE_FN void add_sub_blocks(int count, float (&acc)[4])
+{
+    if (count > FEW) return;
     MOTE_UNROLL
-    for (int i = 0; i < 8; i++) acc[i / 4][i % 4] = 0;
+    for (int i = 0; i < 4; i++) {
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
+    }
 }
 
 constexpr int STEPS_UP = (Tile<W0, D_MODEL>::UNITS + STAGE_UNITS - 1) / STAGE_UNITS;
@@ -151,45 +219,41 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
     ring_start(ring);
     chain_launch();
     chain_wait();
-    int n_item = *job.list.n_piece * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
-    if (warp == CONSUMERS / 32) {
+    int n_piece = *job.list.n_piece, n_item = n_piece * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    if (threadIdx.x >= CONSUMERS) {
+        Work next(job.list, blockIdx.x / UP_BLOCKS, n_piece, !GATED, 1);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.piece[item / UP_BLOCKS];
-            int of = lane % TILES, last = (N_FF + 15) / 16 - 1, is_up = !GATED || of >= TILES / 2;
-            int tile = min(item % UP_BLOCKS * (HIDDEN / 16) + (GATED ? of % 2 : of), last);
-            const u8 *record = (const u8 *)job.list.slot[piece.x * 3 + is_up] + (size_t)tile * T::BYTES;
-            size_t row = job.list.row_of[piece.y + min(lane % 16, piece.z - 1)];
-            const i8 *q = job.x.q + row * (T::UNITS * ROW_UNIT);
-            const float *scale = job.x.scale + row * (T::UNITS * 4);
+            Work work = next;
+            next = Work(job.list, (item + gridDim.x) / UP_BLOCKS, n_piece, !GATED, 1);
+            Fill<T> fill(work.piece.z, [&](int j) { return job.list.row_of[work.piece.y + j]; });
+            size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
+            const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
             MOTE_ROLLED
-            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill<T>(ring, record, q, scale, unit, piece.z);
+            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, first, second, job.x, unit);
         }
         return;
     }
-    float *sums = (float *)shared;
-    int at = 0; // stages before this piece
+    int at = 0, turn = 0; // stages before this piece
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
         int4 piece = job.list.piece[item / UP_BLOCKS];
-        float acc[2][4];
-        clear(acc);
+        float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
         for (int step = 0; step < STEPS_UP; step++, ring.next()) {
             if ((at + step) % GROUPS != group) continue;
             ring.wait_full();
-            multiply_piece<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
+            multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
             __syncwarp();
             if (lane == 0) barrier_arrive(ring.empty());
         }
         at += STEPS_UP;
+        add_sub_blocks(piece.z, acc);
         int g = lane / 4, t = lane % 4;
-        meet(1, CONSUMERS); // the sums before are read
+        float *sums = (float *)shared + turn * (GROUPS * MOST * SUM_ROW); // in turn: those of the item before may still be read
+        turn ^= 1;
         MOTE_UNROLL
-        for (int i = 0; i < 8; i++) {
-            int token = i / 4 * 8 + 2 * t + (i & 1), row = warp % TILES * 16 + g + (i >> 1 & 1) * 8;
-            sums[(group * MOST + token) * SUM_ROW + row] = acc[i / 4][i % 4];
-        }
+        for (int i = 0; i < 4; i++) sums[(group * MOST + 2 * t + (i & 1)) * SUM_ROW + warp % TILES * 16 + g + (i >> 1) * 8] = acc[i];
         meet(1, CONSUMERS);
         if (warp < piece.z) { // a warp a token, a lane a column
             auto sum = [&](int row) {
@@ -224,22 +288,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
     ring_start(ring);
     chain_launch();
     chain_wait();
-    int n_item = *job.list.n_piece * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
-    constexpr int LAST = (D_MODEL + 15) / 16 - 1;
-    if (warp == CONSUMERS / 32) {
+    int n_piece = *job.list.n_piece, n_item = n_piece * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    if (threadIdx.x >= CONSUMERS) {
+        Work next(job.list, blockIdx.x / DOWN_BLOCKS, n_piece, 2, 2);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.piece[item / DOWN_BLOCKS];
-            const u8 *matrix = (const u8 *)job.list.slot[piece.x * 3 + 2];
-            size_t pair = piece.y + min(lane % 16, piece.z - 1);
-            const i8 *q = job.h.q + pair * (T::UNITS * ROW_UNIT);
-            const float *scale = job.h.scale + pair * (T::UNITS * 4);
-            int first = item % DOWN_BLOCKS * (GROUPS * TILES) + lane % TILES;
+            Work work = next;
+            next = Work(job.list, (item + gridDim.x) / DOWN_BLOCKS, n_piece, 2, 2);
+            Fill<T> fill(work.piece.z, [&](int j) { return work.piece.y + j; });
+            const u8 *record = work.matrix[0] + (size_t)(item % DOWN_BLOCKS * GROUPS * TILES) * T::BYTES;
             MOTE_ROLLED
             for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS)
                 MOTE_ROLLED
-                for (int i = 0; i < GROUPS; i++, ring.next())
-                    fill<T>(ring, matrix + (size_t)min(first + i * TILES, LAST) * T::BYTES, q, scale, unit, piece.z);
+                for (int part = 0; part < GROUPS; part++, ring.next())
+                    fill.stage(ring, record + part * TILES * T::BYTES, record + (part * TILES + 2) * T::BYTES, job.h, unit);
         }
         return;
     }
@@ -247,20 +309,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
         int4 piece = job.list.piece[item / DOWN_BLOCKS];
-        float acc[2][4];
-        clear(acc);
+        float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
         for (int step = 0; step < STEPS_DOWN; step++, ring.next(GROUPS)) {
             ring.wait_full();
-            multiply_piece<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
+            multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
             __syncwarp();
             if (lane == 0) barrier_arrive(ring.empty());
         }
+        add_sub_blocks(piece.z, acc);
         int g = lane / 4, t = lane % 4, tile = item % DOWN_BLOCKS * (GROUPS * TILES) + warp;
         MOTE_UNROLL
-        for (int i = 0; i < 8; i++) {
-            int token = i / 4 * 8 + 2 * t + (i & 1), row = tile * 16 + g + (i >> 1 & 1) * 8;
-            if (token < piece.z && row < D_MODEL) job.flat[(size_t)(piece.y + token) * D_MODEL + row] = acc[i / 4][i % 4] * T::POWER;
+        for (int i = 0; i < 4; i++) {
+            int token = 2 * t + (i & 1), row = tile * 16 + g + (i >> 1) * 8;
+            if (token < piece.z && row < D_MODEL) job.flat[(size_t)(piece.y + token) * D_MODEL + row] = acc[i] * T::POWER;
         }
     }
 }

@@ -30,9 +30,10 @@ template <int N> struct WgmmaE4M3;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(fresh));                    \
         }                                                                                                      \
     }
+WGMMA_E4M3(16, 8, "%8, %9, %10, %11", "%12", "%13");
 WGMMA_E4M3(32, 16, "%16, %17, %18, %19", "%20", "%21");
+WGMMA_E4M3(48, 24, "%24, %25, %26, %27", "%28", "%29");
 WGMMA_E4M3(64, 32, "%32, %33, %34, %35", "%36", "%37");
-WGMMA_E4M3(128, 64, "%64, %65, %66, %67", "%68", "%69");
 
 // E4M3 of v * 2^-5 for the nibbles of the layout (magnitude above the sign; layout.h, E2M1), and how a step of the exponent moves
 // it. As tile.cuh has it, A[n] ^ sign(B[n]) and B[n] ^ sign(A[n]): negatives of the lower half lie inverted.
@@ -58,8 +59,9 @@ struct MxTable {
     // step: E - base, 0 .. 11
     MOTE_FN MxTable(u32 step)
     {
-        t[0] = step * mx_table(0, true) + mx_table(0, false), t[1] = step * mx_table(4, true) + mx_table(4, false);
-        t[2] = step * mx_table(8, true) + mx_table(8, false), t[3] = step * mx_table(12, true) + mx_table(12, false);
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) // not left to the compiler, which would share a product and add on the busier pipe
+            asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(t[i]) : "r"(step), "r"(mx_table(4 * i, true)), "r"(mx_table(4 * i, false)));
     }
     // Eight codes: the first four values, and the others.
     MOTE_FN void look_up(u32 w, u32 &first, u32 &second) const

@@ -49,10 +49,45 @@ MOTE_FN void take_experts(const Sort &job, int first, int step, int end, int e[A
 
 MOTE_FN int whole_warps(int n, int parts) { return ((n + parts - 1) / parts + 31) / 32 * 32; }
 
+// Few pairs: every place is counted by comparing with all others, each pair by as many neighbouring lanes as there are threads
+// for. One block. Shared memory: experts of the pairs, and places of those that begin a piece.
+constexpr int FEW_PAIRS = 512;
+MOTE_FN void sort_few_pairs(const Sort &job)
+{
+    int *expert = (int *)shared, *start = expert + FEW_PAIRS, n = job.n_pair, share = 1;
+    while (share < 32 && 2 * share * n <= (int)blockDim.x) share *= 2;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) expert[i] = expert_of(job.ids, i, job.n_expert);
+    __syncthreads();
+    int pair = threadIdx.x / share, own = pair < n ? expert[pair] : -1, less = 0, before = 0, same = 0;
+    auto sum = [&](int v) {
+        for (int i = 1; i < share; i *= 2) v += __shfl_xor_sync(~0u, v, i);
+        return v;
+    };
+    for (int j = threadIdx.x % share; j < n; j += share) {
+        int e = expert[j];
+        less += e < own, same += e == own, before += e == own && j < pair;
+    }
+    less = sum(less), same = sum(same), before = sum(before);
+    int place = less + before, begins = before % job.width == 0, n_before = 0;
+    if (pair < n && threadIdx.x % share == 0) {
+        job.place[pair] = place;
+        job.row_of[place] = pair / job.n_used;
+        start[pair] = begins ? place : n;
+    }
+    __syncthreads();
+    int all = 0;
+    for (int j = threadIdx.x % share; j < n; j += share) n_before += start[j] < place, all += start[j] < n;
+    n_before = sum(n_before), all = sum(all);
+    if (pair < n && begins && threadIdx.x % share == 0)
+        job.piece[n_before] = make_int4(own, place, min(job.width, same - before), job.wide ? job.wide[own] : 0);
+    if (threadIdx.x == 0) *job.n_piece = all;
+}
+
 // Part `part` of the pairs, by one block; every warp owns a run of them. Shared memory: [n_warp][n_expert] counts, [n_expert]
 // pairs of the parts before, [2][n_expert + 1] starts.
 MOTE_FN void sort_pairs(const Sort &job, int part)
 {
+    if (job.n_pair <= FEW_PAIRS) return sort_few_pairs(job);
     int *counts = (int *)shared;
     int n_expert = job.n_expert, n_warp = job.n_warp, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int *count = counts + warp * n_expert, *before = counts + n_warp * n_expert, *start = before + n_expert,
