@@ -24,11 +24,6 @@
 extern "C" {
 #endif
 
-#define MOTE_OPTIONS(type)  \
-    {                       \
-        sizeof(struct type) \
-    }
-
 MOTE_API const char *mote_version(void); /* "0.1.0" */
 
 /* level: 0 warning, 1 information. NULL: silence (the default). Process-wide. */

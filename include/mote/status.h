@@ -39,6 +39,13 @@ typedef enum mote_status {
 #undef X
 } mote_status;
 
+/* How a struct with struct_size begins: struct mote_x x = MOTE_OPTIONS(mote_x); everything else is zero, the default. Libraries
+ * of a later version read it by its size. */
+#define MOTE_OPTIONS(type)  \
+    {                       \
+        sizeof(struct type) \
+    }
+
 /* The fixed text of a status value; "unknown status" for a number that is not in the list. */
 MOTE_API const char *mote_status_text(mote_status status);
 
