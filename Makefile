@@ -117,7 +117,7 @@ $(B)/tests/libcuda_fake.so: tests/fake/libcuda.c tests/fake/libcuda.h
 	@mkdir -p $(@D)
 	$(call say,ld)
 	$(Q)$(CC) $(CFLAGS_ALL) -fvisibility=default -shared $< -o $@
-$(B)/tests/test_cuda_device: | $(B)/tests/libcuda_fake.so
+$(B)/tests/test_cuda_device $(B)/tests/test_kernels_driver: | $(B)/tests/libcuda_fake.so
 
 $(B)/tests/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/libmote.a
 	@mkdir -p $(@D)

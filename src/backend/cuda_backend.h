@@ -36,7 +36,14 @@ struct cuda_text {
 };
 
 /* Kernels of rows.cu, in the order of the text in cuda_backend.c. */
-enum { CUDA_ROWS_INPUT, CUDA_ROWS_ACTIVATE, CUDA_ROWS_COMBINE };
+enum {
+    CUDA_ROWS_INPUT,
+    CUDA_ROWS_ACTIVATE,
+    CUDA_ROWS_COMBINE,
+    CUDA_ROWS_WIDEN,
+    CUDA_ROWS_NARROW,
+    CUDA_ROWS_CHECK_IDS
+};
 
 /* A text compiled with constants; loaded by `ready`. */
 struct cuda_program {
@@ -125,7 +132,7 @@ struct cuda_backend {
     const struct mote_cuda_info *info;
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
-    struct mote_backend_limits limits;
+    struct mote_backend_limits own_limits, limits; /* limits: those, or of a loan */
     int moe_unfused, compact;
     enum mote_act_wish wish;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
@@ -161,11 +168,12 @@ struct cuda_backend {
     int is_recording, no_graph;
     int chain; /* programmatic dependent launches */
 
-    /* scratch: device memory, one block (struct cuda_scratch) */
-    uint8_t *scratch;
+    uint8_t *own_scratch;
+    /* scratch: device memory, one block (struct cuda_scratch): the backend's own, or lent */
     struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
     struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
     const float *act_of;           /* x whose rows `act` holds now; NULL: nothing's */
+    float *edge_x, *edge_y;        /* f32 of x and y of the expert block, with limits.has_edges */
     float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
     int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
     struct mote_step_group *group; /* [shortlist rows][groups of a row] */
@@ -241,7 +249,9 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);   /* cuda_moe.c */
 mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing,
                                     const struct mote_weight *router);
-mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job);
+mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job); /* of f32 rows */
+/* cuda_edge.c: the operation moe; calls the one above. */
+mote_status mote_cuda_edge_moe(struct mote_backend *backend, const struct mote_moe *job);
 
 /* ---- attention: cuda_attend.c, kernels/attend.cu ---- */
 
