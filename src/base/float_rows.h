@@ -18,7 +18,7 @@ static inline size_t mote_float_bytes(enum mote_float_type type)
 /* to[n] = from[n]; both aligned to their elements, no overlap. */
 static inline void mote_floats_widen(enum mote_float_type type, const void *from, int64_t n, float *to)
 {
-    const uint16_t *half = from;
+    const uint16_t *half = (const uint16_t *)from;
     switch (type) {
     case MOTE_BF16:
         for (int64_t i = 0; i < n; i++) to[i] = mote_bf16_f32(half[i]);
@@ -33,7 +33,7 @@ static inline void mote_floats_widen(enum mote_float_type type, const void *from
 /* The same the other way: rounded to nearest even. */
 static inline void mote_floats_narrow(enum mote_float_type type, const float *from, int64_t n, void *to)
 {
-    uint16_t *half = to;
+    uint16_t *half = (uint16_t *)to;
     switch (type) {
     case MOTE_BF16:
         for (int64_t i = 0; i < n; i++) half[i] = mote_f32_bf16(from[i]);

@@ -1,0 +1,69 @@
+/* test_edge_kernels.cc: what stands at the edges of the expert block (rows.cu: widen, narrow, check_ids), run on the host by
+ * device_emulation.h: every half there is, bit for bit what base/float_bits.h says, and not a number further. */
+#include <initializer_list>
+
+#include "device_step.h"
+
+extern "C" {
+#include "base/float_rows.h"
+}
+
+enum { BLOCK = 256, EACH = 4 }; /* as backend/cuda_edge.c launches them */
+
+static unsigned blocks(long n, long each) { return (unsigned)((n + each - 1) / each); }
+
+static void test_widen(void **)
+{
+    for (enum mote_float_type type : {MOTE_BF16, MOTE_F16})
+        for (long n : {65536L, 1L, 1025L}) {
+            array<u16> half((size_t)n);
+            array<float> got((size_t)n), want((size_t)n);
+            for (long i = 0; i < n; i++) half[i] = (u16)(n == 65536 ? i : 77 * i);
+            launch(blocks(n, BLOCK * EACH), 1, BLOCK, [&] { widen(half.at, type, n, got.at); });
+            mote_floats_widen(type, half.at, n, want.at);
+            assert_memory_equal(got.at, want.at, (size_t)n * sizeof(float));
+        }
+}
+
+static void test_narrow(void **)
+{
+    const long n = 3 * BLOCK * EACH + 5;
+    array<float> wide(n);
+    array<u16> got(n), want(n);
+    for (enum mote_float_type type : {MOTE_BF16, MOTE_F16}) {
+        for (long i = 0; i < n; i++) {
+            u32 bits = (u32)mote_rng_u64(&rng);
+            if (i & 1) bits &= ~0x1FFFu; /* ties and numbers that a half has */
+            if ((bits & 0x7F800000) == 0x7F800000) bits &= 0xFF800000; /* infinity; payloads of NaN differ by maker */
+            wide[i] = mote_bits_f32(bits);
+        }
+        launch(blocks(n, BLOCK * EACH), 1, BLOCK, [&] { narrow(wide.at, type, n, got.at); });
+        mote_floats_narrow(type, wide.at, n, want.at);
+        assert_memory_equal(got.at, want.at, (size_t)n * sizeof(u16));
+    }
+}
+
+static void test_check_ids(void **)
+{
+    const int n_pair = 600, n_expert = 9;
+    array<int> ids(n_pair);
+    for (int bad : {-1, 0, 255, 256, 599})
+        for (int value : {n_expert, -1, -2147483647 - 1}) {
+            for (int i = 0; i < n_pair; i++) ids[i] = i % n_expert;
+            if (bad >= 0) ids[bad] = value;
+            mote_step_fault fault = {};
+            launch(blocks(n_pair, BLOCK), 1, BLOCK, [&] { check_ids(ids.at, n_pair, n_expert, &fault); });
+            assert_int_equal(fault.code, bad < 0 ? MOTE_STEP_FINE : MOTE_STEP_EXPERT);
+            if (bad < 0) continue;
+            assert_int_equal(fault.row, bad);
+            assert_int_equal(fault.value, value);
+        }
+}
+
+int main(void)
+{
+    mote_rng_seed(&rng, 31);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_widen), cmocka_unit_test(test_narrow),
+                                       cmocka_unit_test(test_check_ids)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
