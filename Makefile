@@ -156,6 +156,11 @@ test-cuda:
 	@$(MAKE) --no-print-directory -j$$(nproc) all $(CUDA_BIN)
 	@tests/run_cuda.sh $(B)
 
+# The Python module, in a Python that has torch, numpy and pytest: PYTHON=... names it. Exit 77: there is none.
+PYTHON ?= python3
+test-python: lib
+	@tests/run_python.sh $(PYTHON) $(B)/libmote.so
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/mote
 	install -m 755 $(B)/mote $(DESTDIR)$(PREFIX)/bin/mote
@@ -175,4 +180,4 @@ clean:
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all lib tests deps demo test test-cuda install format clean
+.PHONY: all lib tests deps demo test test-cuda test-python install format clean

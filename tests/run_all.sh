@@ -90,6 +90,7 @@ for script in tests/cli/*.sh; do
     [ -e "$script" ] && one "cli $(basename "$script" .sh)" "$script" "$build/mote"
 done
 examples "$build" ""
+one python tests/run_python.sh "${PYTHON:-python3}" "$build/libmote.so"
 fuzzers "$build" ""
 if [ -n "$san" ]; then
     wait
