@@ -143,7 +143,7 @@ static void test_formats(void **state)
         struct run fused, unfused, cpu;
         struct run_options options = {.catalogue = model[r].catalogue,
                                       .device = &mote_backend_cuda,
-                                      .act_f32 = 1,
+                                      .act = MOTE_WISH_F32,
                                       .max_row = FORMAT_ROWS,
                                       .compact = recipes[r].compact};
         const char *name = recipes[r].name;
@@ -151,7 +151,8 @@ static void test_formats(void **state)
         options.moe_unfused = 1;
         run_open(name, &options, &unfused);
         /* Codes of 8 bits for activations are the CPU's own: they alone change texts where the margin is 0.3. */
-        options = (struct run_options){.catalogue = model[r].catalogue, .act_f32 = 1, .max_row = FORMAT_ROWS};
+        options = (struct run_options){
+            .catalogue = model[r].catalogue, .act = MOTE_WISH_F32, .max_row = FORMAT_ROWS};
         run_open(name, &options, &cpu);
         make_prompts(&cpu, prompt);
         int64_t n_vocab = (int64_t)cpu.network->hyper.n_vocab;
