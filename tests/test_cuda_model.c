@@ -66,39 +66,10 @@ static void test_against_cpu(void **state)
     each_model(check_against_cpu);
 }
 
-/* Prompts in 8-bit integers, where there are such weights, are no further from f32 activations than the CPU's are. */
+/* Prompts in 8-bit integers, where there are such weights. */
 static void check_int8(const char *path)
 {
-    static struct prompt prompt[N_PROMPT];
-    static const char *const name[] = {"8-bit activations, CPU", "8-bit activations, CUDA"};
-    struct run exact, run[2];
-    struct errors errors[2] = {0};
-    struct error_limits limits = {INFINITY, INFINITY, INFINITY};
-    run_open(path, &(struct run_options){.act = MOTE_WISH_F32}, &exact);
-    run_open(path, &(struct run_options){0}, &run[0]);
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &run[1]);
-    make_prompts(&exact, prompt);
-    int64_t n_vocab = (int64_t)exact.network->hyper.n_vocab;
-    for (int v = 0; v < 2; v++) {
-        for (int p = 0; p < N_PROMPT; p++) {
-            float *want = new_logits(prompt[p].n * n_vocab), *got = new_logits(prompt[p].n * n_vocab);
-            struct mote_timeline *a = run_session(&exact, N_CTX, MOTE_KV_F32),
-                                 *b = run_session(&run[v], N_CTX, MOTE_KV_F32);
-            must(mote_timeline_eval_all(a, prompt[p].ids, prompt[p].n, want));
-            must(mote_timeline_eval_all(b, prompt[p].ids, prompt[p].n, got));
-            for (int64_t i = 0; i < prompt[p].n && errors[v].n < MAX_ERRORS; i += 3)
-                errors[v].error[errors[v].n++] = top_error(got + i * n_vocab, want + i * n_vocab, n_vocab);
-            mote_timeline_destroy(a);
-            mote_timeline_destroy(b);
-            mote_mem_free(want);
-            mote_mem_free(got);
-        }
-        check_errors(path, name[v], &errors[v], &limits); /* sorts them */
-        limits = (struct error_limits){1.5 * errors[0].error[errors[0].n / 2] + 1e-3,
-                                       1.5 * errors[0].error[errors[0].n * 9 / 10] + 1e-2, INFINITY};
-        run_close(&run[v]);
-    }
-    run_close(&exact);
+    check_rounding(path, "8-bit activations", NULL, MOTE_WISH_DEFAULT);
 }
 
 static void test_int8(void **state)
