@@ -303,8 +303,7 @@ struct mote_backend_options {
     /* NULL: nobody asks. */
     void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
-    int n_thread;           /* 0: as many as CPUs */
-    enum mote_act_wish act; /* a device's; weights say it to the CPU */
+    int n_thread;    /* 0: as many as CPUs */
     int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
                         bits */
     int compact;     /* formats that lie wider on a device than in their file do not: less memory, slower */

@@ -466,11 +466,23 @@ mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, cons
                          cuda_row_warps(n_col) * 32, 0, args);
 }
 
+mote_status mote_cuda_want_act(struct cuda_backend *cuda, const float *x, int64_t n_row, int64_t n_col,
+                               enum mote_act_wish wish)
+{
+    int rounding = cuda_rounding(wish);
+    if (cuda->act_of == x && cuda->act.rounding == rounding) return MOTE_OK;
+    cuda->act.rounding = rounding;
+    TRY(mote_cuda_input_rows(cuda, x, NULL, n_row, n_col, NULL, 0, NULL, &cuda->act));
+    cuda->act_of = x;
+    return MOTE_OK;
+}
+
 static mote_status rms_norm(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row,
                             int64_t n_col, const float *norm, float eps, float *y)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     cuda->act_of = NULL;
+    cuda->act.rounding = MOTE_ROUND_I16; /* who reads it is not known here */
     for (int64_t at = 0; at < n_row; at += CUDA_INPUT_ROWS) {
         int64_t n = n_row - at < CUDA_INPUT_ROWS ? n_row - at : CUDA_INPUT_ROWS;
         int quantise =
@@ -513,7 +525,8 @@ static mote_status shortlist(struct mote_backend *backend, const float *logits, 
 
 static struct mote_step_act act_at(uint8_t *memory, size_t q, size_t scale)
 {
-    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale)};
+    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale),
+                                  MOTE_ROUND_I16};
 }
 
 static void use_scratch(struct cuda_backend *cuda, const struct cuda_scratch *at, uint8_t *m)
@@ -624,12 +637,9 @@ static mote_status create(const struct mote_backend_options *options,
 {
     *out = NULL;
     struct cuda_backend *cuda;
-    FAIL_IF(options->act == MOTE_WISH_MXFP4, MOTE_UNSUPPORTED,
-            "activations in mxfp4 run on a CPU alone so far");
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->compact = options->compact;
-    cuda->wish = options->act;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

@@ -69,10 +69,11 @@ struct cuda_weight {
     uint64_t *slot; /* NULL */
     struct mote_tile_kind kind;
     int64_t n_row, n_col;
-    const float *bias;   /* [n_row] device, or NULL */
-    unsigned warps;      /* of a tile's columns: WARPS of linear.cu */
-    int decode, prefill; /* programs */
-    int x_type;          /* what activations become for prefill (cuda_prefill.c) */
+    const float *bias;      /* [n_row] device, or NULL */
+    enum mote_act_wish act; /* of x; MXFP4 only where the weights are MXFP4 too */
+    unsigned warps;         /* of a tile's columns: WARPS of linear.cu */
+    int decode, prefill;    /* programs */
+    int x_type;             /* what activations become for prefill (cuda_prefill.c) */
 };
 
 /* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. Without a gate all that is gate's
@@ -85,6 +86,7 @@ struct cuda_experts {
     struct mote_routing routing; /* the one that `decode` can make; n_expert 0: none */
     int first;                   /* of an expert's matrices: CUDA_GATE, or CUDA_UP where there is no gate */
     struct mote_tile_kind kind[CUDA_PROJECTIONS];
+    enum mote_act_wish x_act, h_act; /* of the inputs of gate and up, of down: as cuda_weight.act */
     int32_t n_expert;
     int64_t n_ff, d_model;
     int is_tiled;                  /* all lie in tiles: the fused and prefill kernels can read them */
@@ -134,7 +136,6 @@ struct cuda_backend {
     struct mote_budget *budget;
     struct mote_backend_limits own_limits, limits; /* limits: those, or of a loan */
     int moe_unfused, compact;
-    enum mote_act_wish wish;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
@@ -172,7 +173,7 @@ struct cuda_backend {
     /* scratch: device memory, one block (struct cuda_scratch): the backend's own, or lent */
     struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
     struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
-    const float *act_of;           /* x whose rows `act` holds now; NULL: nothing's */
+    const float *act_of;           /* x whose rows `act` holds now, rounded as it says; NULL: nothing's */
     float *edge_x, *edge_y;        /* f32 of x and y of the expert block, with limits.has_edges */
     float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
     int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
@@ -190,6 +191,12 @@ static inline unsigned cuda_row_warps(int64_t n_col)
 {
     int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     return unit >= 16 ? 16 : unit >= 8 ? 8 : unit >= 4 ? 4 : unit >= 2 ? 2 : 1;
+}
+
+/* How few rows of activations are rounded (cuda/step.h) for weights of a wish. */
+static inline int cuda_rounding(enum mote_act_wish wish)
+{
+    return wish == MOTE_WISH_MXFP4 ? MOTE_ROUND_MXFP4 : MOTE_ROUND_I16;
 }
 
 static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
@@ -234,6 +241,9 @@ void mote_cuda_device_free(struct cuda_backend *cuda, void *memory); /* NULL is 
 mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row,
                                  int64_t n_col, const float *norm, float eps, float *out,
                                  const struct mote_step_act *act);
+/* Has the rows of x in `act`, rounded for weights of this wish: as they are there already, or from x. */
+mote_status mote_cuda_want_act(struct cuda_backend *cuda, const float *x, int64_t n_row, int64_t n_col,
+                               enum mote_act_wish wish);
 
 /* ---- operations ---- */
 

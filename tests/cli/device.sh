@@ -1,5 +1,5 @@
 #!/bin/sh
-# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and a run on the stand-in driver.
+# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and limits on the stand-in driver.
 . "$(dirname "$0")/lib.inc"
 fake=$(dirname "$mote")/tests/libcuda_fake.so
 expect_code 2 "$mote" run -D gpu -m "$model" -p a
@@ -25,8 +25,3 @@ expect_code 1 "$mote" run -D cuda --memory 1M -m "$model" -p a
 expect err "the limit is 1048576"
 expect_code 2 "$mote" run -D cuda:7 -m "$model" -p a
 expect err "device 7" "there are 2"
-# Activations that a GPU has no kernels for.
-for command in "run -m $model -p a" "bench moe --type mxfp4"; do
-    expect_code 1 "$mote" $command -D cuda --act mxfp4
-    expect err "activations in mxfp4" "CPU alone"
-done
