@@ -27,8 +27,11 @@ static const struct recipe recipes[] = {
      .x_type = MOTE_BF16,
      .y_type = MOTE_BF16,
      .activation = "swiglu_oai"},
+    {.format = {"mxfp4", "mxfp4", "mxfp4"}, .act = "mxfp4", .y_type = MOTE_F16},
     {.format = {"bf16", "bf16", "bf16"}}, /* not in tiles */
 };
+
+enum { RECIPES = sizeof recipes / sizeof *recipes };
 
 static void need_compiler(void)
 {
@@ -101,10 +104,10 @@ static void test_forward(void **state)
     need_compiler();
     static const int64_t size[] = {1, 7, 64, 65, 200};
     mote_device *device;
-    mote_moe *moe[2];
-    struct block b[2];
+    mote_moe *moe[RECIPES];
+    struct block b[RECIPES];
     must(mote_device_open("cuda:1", 1, &device));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < RECIPES; i++) {
         block_make(&rng, &b[i], &recipes[i]);
         b[i].options.on_device = i == 0;
         must(mote_moe_create(device, &b[i].options, &moe[i]));
@@ -112,9 +115,9 @@ static void test_forward(void **state)
         must_fail(mote_moe_workspace(moe[i], 65536, &bytes), MOTE_ARGUMENT, "65536 rows");
     }
     mote_device_close(device); /* it lives on */
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < RECIPES; i++)
         for (size_t k = 0; k < sizeof size / sizeof *size; k++) check_forward(moe[i], &b[i], size[k], k & 1);
-    for (int i = 0; i < 2; i++) mote_moe_destroy(moe[i]), block_free(&b[i]);
+    for (int i = 0; i < RECIPES; i++) mote_moe_destroy(moe[i]), block_free(&b[i]);
     assert_nothing_left();
 }
 
