@@ -140,7 +140,7 @@ struct mote_moe_options {
  * kernel compiler, in its words; MOTE_NOT_FOUND: neither a compiler (NVRTC) nor a compiled kernel.
  * Biases of products and a shared expert are not part of the block; a shared expert of the same width is an expert that
  * every row names with weight 1.
- * Thread-safe. Waits for the device; not to be called while the thread captures a graph. */
+ * Thread-safe. Waits for the device: not while a graph is captured. */
 MOTE_API mote_status mote_moe_create(mote_device *device, const struct mote_moe_options *options,
                                      mote_moe **out);
 
@@ -170,9 +170,9 @@ struct mote_moe_call {
 
 /* y of the rows, by the formula at the top.
  *
- * Numerics   weights decode exactly; inputs of products as `act` says; products, activation and the sum over experts in
- *            f32 (or integers, exact), summed in the order of the slots; one rounding, to y_type. The same inputs give
- *            the same bits, in every run and with any number of threads.
+ * Numerics   weights decode exactly, inputs of products are what `act` says, sums are f32 (of integers: exact), over experts in
+ *            the order of the slots; one rounding, to y_type. On a GPU more than 64 rows are multiplied as halves, and weights
+ *            that are none are rounded to them. The same inputs give the same bits, in every run, with any number of threads.
  * Aliasing   y may be residual; beyond that y and workspace overlap nothing.
  * GPU        launches on `stream` and returns: no allocation, copy or synchronisation, so the call may stand inside a
  *            stream capture. What a graph recorded is read again by each replay: x, ids, weights and residual may change,
