@@ -80,15 +80,15 @@ MOTE_API void mote_device_close(mote_device *device);
  *   affine  weight = code * scale + bias; a row's codes are a little-endian bit stream
  * Sources: OCP Microscaling Formats 1.0; ggml; MLX. Bytes in detail: docs/formats.md.
  *
- * No alignment is asked of any pointer. */
+ * No alignment is asked of data, scale and bias. */
 struct mote_weights {
     const char *format;              /* NULL: there is no such projection */
     const void *data;                /* codes, or whole blocks */
     const void *scale, *bias;        /* planes, where the format has them; NULL otherwise */
-    enum mote_float_type scale_type; /* affine: of scale and bias. Others: not looked at */
-    int32_t group; /* affine: columns of a scale: 32, 64, 128; 0: 64. Others: not looked at */
-    const float
-        *factor; /* host [n_expert]: multiplies the expert's weights (the tensor scale of NVFP4); NULL: 1 */
+    enum mote_float_type scale_type; /* affine: of scale and bias */
+    int32_t group;                   /* affine: columns of a scale: 32, 64, 128; 0: 64 */
+    const float *factor; /* host [n_expert]: multiplies an expert's weights, as NVFP4's tensor scale
+                                        does; NULL: 1 */
 };
 
 /* How gate and up lie. In all but the first `gate` describes both, [n_expert][2 n_ff][d_model], and `up` is empty. */
@@ -102,13 +102,14 @@ enum mote_gate_up {
 
 /* ---- 3. a block ---- */
 
+/* The experts of a layer, ready to be computed. */
 typedef struct mote_moe_block mote_moe;
 
 struct mote_moe_options {
     size_t struct_size;
-    int64_t n_expert, n_used; /* 1 <= n_used <= n_expert <= 1024 */
-    int64_t d_model, n_ff;    /* width of x and y, of an expert */
-    struct mote_weights gate, up, down;
+    int64_t n_expert, n_used;           /* 1 <= n_used <= n_expert <= 1024 */
+    int64_t d_model, n_ff;              /* width of x and y, of an expert */
+    struct mote_weights gate, up, down; /* gate empty: the activation takes none */
     enum mote_gate_up gate_up;
     int on_device; /* data, scale and bias point to memory of the GPU (factor does not); 0: to host memory */
     /* What happens between the products; with g = gate x, u = up x, c = min(g, limit), silu(t) = t sigmoid(t):
