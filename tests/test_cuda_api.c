@@ -184,6 +184,8 @@ static void test_graph(void **state)
             rows_make(&rng, &rows, &b, size[k], 1);
             struct device_rows d = device_rows(moe, &rows, stream);
             cu(call->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL));
+            /* behind something that is no kernel */
+            cu(call->fill((uint64_t)(uintptr_t)d.call.y, 0xFF, rows.y_bytes, stream));
             must(mote_moe_forward(moe, &d.call));
             must(mote_moe_forward(moe, &d.call)); /* one after the other, in the same workspace */
             cu(call->capture_end(stream, &graph));

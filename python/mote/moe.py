@@ -73,6 +73,7 @@ class MoE:
     ):
         self._moe = c_void_p()
         self._workspace: dict = {}  # by stream
+        self._workspace_sizes: dict = {}  # by rows: asking takes longer than a launch
         self._recorded: list = []  # workspaces that CUDA graphs hold
         parts = {
             name: _weights(given, format, name)
@@ -206,9 +207,11 @@ class MoE:
 
     def workspace_bytes(self, n_row: int) -> int:
         """Memory that a call of n_row rows needs beside its arguments. The block keeps it, one for each stream."""
-        size = c_size_t()
-        call("mote_moe_workspace", self._handle(), n_row, byref(size))
-        return size.value
+        if n_row not in self._workspace_sizes:
+            size = c_size_t()
+            call("mote_moe_workspace", self._handle(), n_row, byref(size))
+            self._workspace_sizes[n_row] = size.value
+        return self._workspace_sizes[n_row]
 
     def close(self) -> None:
         """Give everything back; waits for the GPU. Also done when the block is no longer referred to."""
