@@ -238,6 +238,27 @@ static void test_linear(void **state)
 #endif
 }
 
+/* A NaN in a row of x is in all of its results and in no other row's; an infinity that is rounded to MXFP4 too. */
+static void test_no_number(void **state)
+{
+    (void)state;
+    enum { TOKENS = 9, ROWS = 40, BAD = 4 };
+    for (int is_infinite = 0; is_infinite <= (X_TYPE == AS_MXFP4); is_infinite++) {
+        matrix m = make_matrix(FORMAT0, ROWS, Tile<W0, COLS>::BYTES);
+        array<float> x((size_t)TOKENS * COLS), scale(TOKENS), y((size_t)TOKENS * ROWS);
+        array<u16> halves((size_t)TOKENS * KP + 8);
+        for (float &v : x) v = normal();
+        x[BAD * COLS + 70] = is_infinite ? INFINITY : NAN;
+        run((TOKENS + 3) / 4, 1, 1024, prefill_convert,
+            Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_TYPE});
+        Linear job = {halves.data(), scale.data(), {{}, 1, TOKENS}};
+        job.to.out[0] = LinearOut{m.tiles.data(), NULL, NULL, y.data(), ROWS, ROWS, 0};
+        run(1, 1, threads(1), prefill_linear_32, job);
+        for (int i = 0; i < TOKENS * ROWS; i++)
+            assert_int_equal(y[(size_t)i] != y[(size_t)i], i / ROWS == BAD);
+    }
+}
+
 /* ---- an expert block ---- */
 
 enum { EXPERTS = 6, USED = 3, FF = COLS };
@@ -423,7 +444,8 @@ static int end(void **state)
 int main(void)
 {
     mote_rng_seed(&rng, 3);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_moe),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_no_number),
+                                       cmocka_unit_test(test_moe),
                                        cmocka_unit_test(test_activations)};
     return cmocka_run_group_tests(tests, NULL, end);
 }
