@@ -2,6 +2,7 @@
 
 MOTE_LIBRARY=FILE in the environment: that file is copied instead, nothing is built.
 """
+
 import os
 import shutil
 import subprocess

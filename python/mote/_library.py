@@ -156,7 +156,9 @@ def library():
             getattr(opened, name).argtypes, getattr(opened, name).restype = [c_void_p], None
         _library, _path = opened, path
         return opened
-    raise Error(7, "mote: no library (" + "; ".join(tried) + "): run `make lib` in the checkout, or set MOTE_LIBRARY=FILE")
+    raise Error(
+        7, "mote: no library (" + "; ".join(tried) + "): run `make lib` in the checkout, or set MOTE_LIBRARY=FILE"
+    )
 
 
 def call(name: str, *arguments) -> None:

@@ -125,7 +125,10 @@ class MoE:
                 "gate_up": (2 * self.n_ff, self.d_model),
             }.get(name, (self.n_ff, self.d_model))
             if (experts, rows, columns) != want:
-                raise argument(f"{name}: {experts} experts of {rows} rows of {columns} columns, expected {want[0]} of {want[1]} of {want[2]}: down has {self.d_model} rows of {self.n_ff}")
+                raise argument(
+                    f"{name}: {experts} experts of {rows} rows of {columns} columns, expected {want[0]} of {want[1]} "
+                    f"of {want[2]}: down has {self.d_model} rows of {self.n_ff}"
+                )
             weights.check_planes(experts * rows, columns, name)
             if weights.factor is not None and tuple(weights.factor.shape) != (self.n_expert,):
                 raise argument(f"{name}: factor has shape {tuple(weights.factor.shape)}, expected ({self.n_expert},)")
@@ -143,7 +146,9 @@ class MoE:
         if places == {"cpu"}:
             return 0
         if places != {self.device}:
-            raise argument(f"weights are on {', '.join(sorted(places))}, expected all on the CPU or all on {self.device}")
+            raise argument(
+                f"weights are on {', '.join(sorted(places))}, expected all on the CPU or all on {self.device}"
+            )
         return 1
 
     @staticmethod
@@ -279,4 +284,3 @@ class _Nothing:
 
     def __exit__(self, *_: Any) -> None:
         return None
-

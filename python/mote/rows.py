@@ -101,7 +101,9 @@ class Weights:
         for extent in self.data.shape:
             size *= int(extent)
         if n_row < 1 or size % n_row or size // n_row % kind.block_bytes:
-            raise argument(f"{what}: {size} bytes in {n_row} rows are no whole blocks of {kind.name}, {kind.block_bytes} bytes each")
+            raise argument(
+                f"{what}: {size} bytes in {n_row} rows are no whole blocks of {kind.name}, {kind.block_bytes} bytes each"
+            )
         return size // n_row // kind.block_bytes * kind.block
 
     def check_planes(self, n_row: int, n_col: int, what: str) -> None:
@@ -110,11 +112,16 @@ class Weights:
         for name, plane in (("scale", self.scale), ("bias", self.bias)):
             if plane is None or not group:
                 continue  # the library says what is missing or too much
+            if not self.kind.has_bias and arrays.item_bytes(plane) != 1:
+                raise argument(f"{what}: {name} is {plane.dtype}, expected a byte for each")
             n = 1
             for extent in plane.shape:
                 n *= int(extent)
             if n * group != n_row * n_col:
-                raise argument(f"{what}: {name} has {n} numbers, expected {n_row * n_col // group}: one for {group} columns of {n_row} rows of {n_col}")
+                raise argument(
+                    f"{what}: {name} has {n} numbers, expected {n_row * n_col // group}: "
+                    f"one for {group} columns of {n_row} rows of {n_col}"
+                )
 
     def arrays(self) -> list:
         return [a for a in (self.data, self.scale, self.bias) if a is not None]
@@ -215,7 +222,9 @@ def quantise(x: Any, format: str, *, group: int = 0, scale_type: Any = "f16", im
 def dequantise(weights: Weights) -> Any:
     """What the weights are, exactly: float32 [..., columns], where data is. `factor` is not looked at."""
     host = Weights(
-        weights.format, *(None if a is None else arrays.on_host(a) for a in (weights.data, weights.scale, weights.bias)), weights.group
+        weights.format,
+        *(None if a is None else arrays.on_host(a) for a in (weights.data, weights.scale, weights.bias)),
+        weights.group,
     ).packed()
     lead = tuple(weights.data.shape[:-1])
     n_row = _n_row(weights.data.shape)
@@ -234,7 +243,14 @@ def mxfp4_quantise(x: Any) -> tuple:
     lead, n_col = tuple(x.shape[:-1]), int(x.shape[-1])
     codes = arrays.new(wide, lead + (n_col // 2,), "u8")
     scales = arrays.new(wide, lead + (n_col // 32,), "u8")
-    call("mote_mxfp4_quantise", arrays.address(wide), _n_row(x.shape), n_col, arrays.address(codes), arrays.address(scales))
+    call(
+        "mote_mxfp4_quantise",
+        arrays.address(wide),
+        _n_row(x.shape),
+        n_col,
+        arrays.address(codes),
+        arrays.address(scales),
+    )
     if arrays.on_gpu(x):
         codes, scales = codes.to(x.device), scales.to(x.device)
     return codes, scales

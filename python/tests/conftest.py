@@ -26,9 +26,15 @@ class Reference:
     """Weights in a format, and the block over what they decode to, in float64."""
 
     def __init__(self, format, seed=1, device="cpu", **options):
-        self.gate = mote.quantise(normals(N_EXPERT, N_FF, D_MODEL, seed=seed, scale=D_MODEL**-0.5).to(device), format, **options)
-        self.up = mote.quantise(normals(N_EXPERT, N_FF, D_MODEL, seed=seed + 1, scale=D_MODEL**-0.5).to(device), format, **options)
-        self.down = mote.quantise(normals(N_EXPERT, D_MODEL, N_FF, seed=seed + 2, scale=N_FF**-0.5).to(device), format, **options)
+        self.gate = mote.quantise(
+            normals(N_EXPERT, N_FF, D_MODEL, seed=seed, scale=D_MODEL**-0.5).to(device), format, **options
+        )
+        self.up = mote.quantise(
+            normals(N_EXPERT, N_FF, D_MODEL, seed=seed + 1, scale=D_MODEL**-0.5).to(device), format, **options
+        )
+        self.down = mote.quantise(
+            normals(N_EXPERT, D_MODEL, N_FF, seed=seed + 2, scale=N_FF**-0.5).to(device), format, **options
+        )
 
     def __call__(self, x, ids, weights, residual=None):
         wide = [mote.dequantise(w).cpu().double() for w in (self.gate, self.up, self.down)]

@@ -29,7 +29,16 @@ def test_formats(format, device):
 def test_bf16(device):
     reference = Reference("mlx_mxfp4")
     for dtype, out_dtype in ((torch.bfloat16, None), (torch.float16, torch.float32), (torch.float32, torch.bfloat16)):
-        moe = mote.MoE(gate=reference.gate, up=reference.up, down=reference.down, n_used=N_USED, device=device, act="f32", dtype=dtype, out_dtype=out_dtype)
+        moe = mote.MoE(
+            gate=reference.gate,
+            up=reference.up,
+            down=reference.down,
+            n_used=N_USED,
+            device=device,
+            act="f32",
+            dtype=dtype,
+            out_dtype=out_dtype,
+        )
         x, ids, weights = routed(9, device=device, dtype=dtype)
         residual = normals(9, D_MODEL).to(device, out_dtype or dtype)
         y = moe(x, ids, weights, residual=residual)
@@ -66,11 +75,13 @@ def test_fused_gate_up(format, layout, device):
 
 
 def test_as_checkpoints_have_them():
-    """"mxfp4" with planes, blocks apart as gpt-oss has them, and plain float tensors."""
+    """ "mxfp4" with planes, blocks apart as gpt-oss has them, and plain float tensors."""
     reference = Reference("mlx_mxfp4")
     x, ids, weights = routed(4)
     want = mote.MoE(gate=reference.gate, up=reference.up, down=reference.down, n_used=N_USED)(x, ids, weights)
-    planes = [(w.data.reshape(*w.data.shape[:-1], -1, 16), w.scale) for w in (reference.gate, reference.up, reference.down)]
+    planes = [
+        (w.data.reshape(*w.data.shape[:-1], -1, 16), w.scale) for w in (reference.gate, reference.up, reference.down)
+    ]
     moe = mote.MoE(gate=planes[0], up=planes[1], down=planes[2], format="mxfp4", n_used=N_USED)
     assert (moe.n_expert, moe.d_model, moe.n_ff) == (N_EXPERT, D_MODEL, N_FF)
     assert torch.equal(moe(x, ids, weights), want)
@@ -84,9 +95,24 @@ def test_relu2_and_limits():
     x, ids, weights = routed(3)
     moe = mote.MoE(up=reference.up, down=reference.down, n_used=N_USED, activation="relu2", act="f32")
     up, down = mote.dequantise(reference.up).double(), mote.dequantise(reference.down).double()
-    want = torch.stack([sum(weights[i, s].double() * (down[e] @ torch.relu(up[e] @ x[i].double()) ** 2) for s, e in enumerate(ids[i])) for i in range(3)])
+    want = torch.stack(
+        [
+            sum(
+                weights[i, s].double() * (down[e] @ torch.relu(up[e] @ x[i].double()) ** 2)
+                for s, e in enumerate(ids[i])
+            )
+            for i in range(3)
+        ]
+    )
     assert error(moe(x, ids, weights), want) < 1e-5
-    clamped = mote.MoE(gate=reference.gate, up=reference.up, down=reference.down, n_used=N_USED, activation="swiglu_clamped", limit=0.01)
+    clamped = mote.MoE(
+        gate=reference.gate,
+        up=reference.up,
+        down=reference.down,
+        n_used=N_USED,
+        activation="swiglu_clamped",
+        limit=0.01,
+    )
     assert clamped(x, ids, weights).abs().max() < moe(x, ids, weights).abs().max()
 
 
@@ -106,7 +132,9 @@ def test_numpy():
     reference = Reference("q4_k")
     x, ids, weights = routed(6)
     numpy_weights = [mote.Weights(w.format, w.data.numpy()) for w in (reference.gate, reference.up, reference.down)]
-    moe = mote.MoE(gate=numpy_weights[0], up=numpy_weights[1], down=numpy_weights[2], n_used=N_USED, dtype=numpy.float32)
+    moe = mote.MoE(
+        gate=numpy_weights[0], up=numpy_weights[1], down=numpy_weights[2], n_used=N_USED, dtype=numpy.float32
+    )
     y = moe(x.numpy(), ids.numpy(), weights.numpy())
     assert isinstance(y, numpy.ndarray) and y.dtype == numpy.float32
     same = mote.MoE(gate=reference.gate, up=reference.up, down=reference.down, n_used=N_USED)
@@ -177,6 +205,7 @@ def test_refused_blocks():
     refused("ARGUMENT", "no format", make(gate=r.gate.data))
     refused("ARGUMENT", "'q9'", make(gate=(r.gate.data, r.gate.scale), format="q9"))
     refused("ARGUMENT", "gate: scale has 1 numbers", make(gate=(r.gate.data, r.gate.scale[:1, :1, :1]), format="mxfp4"))
+    refused("ARGUMENT", "gate: scale is torch.int32", make(gate=(r.gate.data, r.gate.scale.int()), format="mxfp4"))
     refused("ARGUMENT", "gate: 5 experts", make(gate=mote.Weights("mxfp4", r.gate.data[:5], r.gate.scale[:5])))
     refused("ARGUMENT", "up: 6 experts of 512 rows of 256", make(up=r.down))
     refused("ARGUMENT", "down: shape", make(down=mote.Weights("mxfp4", r.down.data[0], r.down.scale[0])))
@@ -188,7 +217,11 @@ def test_refused_blocks():
     refused("ARGUMENT", "experts", make(n_used=N_EXPERT + 1))
     refused("ARGUMENT", "dtype", make(dtype=torch.int8))
     refused("ARGUMENT", "device 'tpu'", make(device="tpu"))
-    refused("ARGUMENT", "factor has shape", make(down=mote.Weights("mxfp4", r.down.data, r.down.scale, factor=torch.ones(2))))
+    refused(
+        "ARGUMENT",
+        "factor has shape",
+        make(down=mote.Weights("mxfp4", r.down.data, r.down.scale, factor=torch.ones(2))),
+    )
     refused("ARGUMENT", "list, expected a torch tensor", make(gate=[[1, 2]]))
 
 
@@ -205,7 +238,11 @@ def test_refused_calls():
     refused("ARGUMENT", "out: shape", lambda: moe(x, ids, weights, out=x[:2]))
     refused("ARGUMENT", "out: has gaps", lambda: moe(x, ids, weights, out=torch.empty(D_MODEL, 4).t()))
     refused("ARGUMENT", "list", lambda: moe([1.0], ids, weights))
-    refused("ARGUMENT", "expert 6 of 6 asked for by row 2", lambda: moe(x, torch.full_like(ids, 0).index_fill(0, torch.tensor([2]), 6), weights))
+    refused(
+        "ARGUMENT",
+        "expert 6 of 6 asked for by row 2",
+        lambda: moe(x, torch.full_like(ids, 0).index_fill(0, torch.tensor([2]), 6), weights),
+    )
     y = moe(x, ids, weights)  # nothing above has hurt it
     assert error(y, r(x, ids, weights)) < 0.03
 

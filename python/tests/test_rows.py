@@ -22,7 +22,9 @@ def test_round_trip(format):
     assert back.shape == x.shape and back.dtype == torch.float32
     size = sum(a.numel() * a.element_size() for a in (w.data, w.scale, w.bias) if a is not None)
     bits = min(8 * size / x.numel(), 8)
-    budget = 0.7 if bits < 2.5 else 2 ** (3.4 - 2 * bits)  # a bit is worth a factor of four; two bits of ternary codes are not two
+    budget = (
+        0.7 if bits < 2.5 else 2 ** (3.4 - 2 * bits)
+    )  # a bit is worth a factor of four; two bits of ternary codes are not two
     assert float((back - x).square().sum() / x.square().sum()) < budget
     # Many rows on many threads are the rows one by one.
     one = mote.quantise(x[1, 7], format)
@@ -54,7 +56,16 @@ def test_mxfp4_rule():
     x = torch.tensor([[6.0, -3.0, 0.24, 0.25, 0.26, 5.0, 5.1, 1.25] + 24 * [0.0]])
     codes, scales = mote.mxfp4_quantise(x)
     assert scales.tolist() == [[127]]
-    assert mote.dequantise(mote.Weights("mxfp4", codes, scales))[0, :8].tolist() == [6.0, -3.0, 0.0, 0.0, 0.5, 4.0, 6.0, 1.0]
+    assert mote.dequantise(mote.Weights("mxfp4", codes, scales))[0, :8].tolist() == [
+        6.0,
+        -3.0,
+        0.0,
+        0.0,
+        0.5,
+        4.0,
+        6.0,
+        1.0,
+    ]
     codes, scales = mote.mxfp4_quantise(torch.full((1, 32), float("nan")))
     assert scales.tolist() == [[255]] and not codes.any()
 
@@ -69,8 +80,18 @@ def test_refused():
         ("ARGUMENT", "groups of 48", lambda: mote.quantise(x, "affine4", group=48)),
         ("ARGUMENT", "expected floats", lambda: mote.quantise(x.int(), "q4_k")),
         ("ARGUMENT", "importance", lambda: mote.quantise(x, "q4_k", importance=torch.ones(3))),
-        ("ARGUMENT", "whole blocks", lambda: mote.dequantise(mote.Weights("q4_k", torch.zeros(2, 100, dtype=torch.uint8)))),
-        ("ARGUMENT", "scale has", lambda: mote.dequantise(mote.Weights("mxfp4", torch.zeros(2, 64, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)))),
+        (
+            "ARGUMENT",
+            "whole blocks",
+            lambda: mote.dequantise(mote.Weights("q4_k", torch.zeros(2, 100, dtype=torch.uint8))),
+        ),
+        (
+            "ARGUMENT",
+            "scale has",
+            lambda: mote.dequantise(
+                mote.Weights("mxfp4", torch.zeros(2, 64, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8))
+            ),
+        ),
         ("ARGUMENT", "32", lambda: mote.mxfp4_quantise(x[:, :33])),
     ):
         with pytest.raises(mote.Error, match=text) as info:
