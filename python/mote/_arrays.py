@@ -30,7 +30,7 @@ def need_array(array: Any, what: str) -> None:
 
 
 def float_name(dtype: Any, what: str) -> str:
-    """ "f32", "bf16" or "f16" of a name, a torch dtype or a numpy dtype."""
+    """The name of a type ("f32", "bf16", "f16") that is given by name, as a torch dtype or a numpy dtype."""
     text = str(dtype).rsplit(".", 1)[-1].strip("<>'")
     for name, full in _TORCH_NAMES.items():
         if text in (name, full):
