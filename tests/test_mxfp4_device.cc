@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 extern "C" {
@@ -94,6 +95,10 @@ static void test_no_number(void **state)
     for (float v : bad) assert_int_equal(mxfp4_exponent(mote_f32_bits(v) & 0x7FFFFFFF), MXFP4_NO_NUMBER);
     assert_int_equal(mxfp4_exponent(0x7FFFFFFF), MXFP4_NO_NUMBER);
     assert_true(isnan(mxfp4_scale(MXFP4_NO_NUMBER)));
+    float inverse = mxfp4_inverse(MXFP4_NO_NUMBER); /* codes are codes all the same */
+    static const float any[] = {-1, NAN, INFINITY};
+    for (float v : any)
+        assert_true(abs(mxfp4_twice(v, inverse)) <= 12 && mxfp4_code(v, inverse) < 16);
 }
 
 int main(void)
