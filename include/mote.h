@@ -24,11 +24,6 @@
 extern "C" {
 #endif
 
-#define MOTE_OPTIONS(type)  \
-    {                       \
-        sizeof(struct type) \
-    }
-
 MOTE_API const char *mote_version(void); /* "0.1.0" */
 
 /* level: 0 warning, 1 information. NULL: silence (the default). Process-wide. */
@@ -49,7 +44,8 @@ struct mote_model_options {
     int n_thread;    /* 0: all CPUs of this process */
     uint64_t memory; /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
     /* Activation type of products: "default", 8-bit integers where a format's budget allows; "f32" (on a GPU: 16-bit
-     * integers and halves); "mxfp4", 4-bit floats where weights are MXFP4 too, else as default (on a CPU alone). */
+     * integers and halves); "mxfp4", 4-bit floats under a power of two for 32 where weights are MXFP4 too (GGUF's or MLX's,
+     * experts and others), else as default. */
     const char *act;
     const char *moe;            /* "fused" (default) or "unfused" */
     int64_t n_ctx;              /* tokens per session; 0: the model's, at most 4096 */
@@ -365,10 +361,11 @@ struct mote_kernel_row {
 typedef void mote_kernel_fn(void *context, const struct mote_kernel_row *row);
 /* Compile into the cache, on all CPUs, what `model` (a path) needs, or representative kernels (NULL); no device is
  * needed, and a machine without NVRTC that is given the cache folder runs the model (tq1_0 and ptq1_0: where they have
- * room, see mote_model_open). arch: "sm_80", "sm_89", "sm_90a", "sm_120", ...; NULL: the first device's. MOTE_DEVICE with
- * the compiler's words, MOTE_NOT_FOUND without a compiler. */
-MOTE_API mote_status mote_kernels_build(const char *arch, const char *model, mote_progress_fn *progress,
-                                        void *progress_context, mote_kernel_fn *fn, void *context);
+ * room, see mote_model_open). arch: "sm_80", "sm_89", "sm_90a", "sm_120", ...; NULL: the first device's. act: as in
+ * mote_model_options. MOTE_DEVICE with the compiler's words, MOTE_NOT_FOUND without a compiler. */
+MOTE_API mote_status mote_kernels_build(const char *arch, const char *model, const char *act,
+                                        mote_progress_fn *progress, void *progress_context,
+                                        mote_kernel_fn *fn, void *context);
 
 #ifdef __cplusplus
 }

@@ -245,10 +245,6 @@ static inline void device_end()
 
 /* ---- common.cuh and prefill_half.cuh under __CUDACC__ ---- */
 
-static inline u32 float_bits(float v)
-{
-    return same_bits<u32>(v);
-}
 static inline u32 device_pair(u16 low, u16 high)
 {
     return (u32)high << 16 | low;

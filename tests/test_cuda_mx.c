@@ -310,7 +310,7 @@ static void test_block(void **state)
                                              .n_used = s->n_used,
                                              .act_moe = 15,
                                              .act_down = 15};
-        struct mote_backend_options options = {.act = MOTE_WISH_MXFP4};
+        struct mote_backend_options options = {0};
         struct mote_backend *backend = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
         for (int spread = 0; spread < SPREADS; spread++) {
             struct layer l;

@@ -427,7 +427,6 @@ static mote_status make_backend(struct moe_bench *bench)
     const char *moe = bench->job->model->moe;
     enum mote_act_wish act = bench->job->act;
     struct mote_backend_options options = {.n_thread = bench->job->n_thread,
-                                           .act = act,
                                            .moe_unfused = moe && !strcmp(moe, "unfused"),
                                            .compact = bench->job->options->compact};
     struct mote_backend_limits limits = {

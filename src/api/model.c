@@ -158,7 +158,6 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     if (model->n_batch > model->n_ctx) model->n_batch = model->n_ctx;
     model->kv_type = (enum mote_kv_type)kv;
     model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread,
-                                                           .act = act,
                                                            .moe_unfused = moe,
                                                            .progress = show_backend,
                                                            .progress_context = model};

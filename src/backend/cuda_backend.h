@@ -36,7 +36,13 @@ struct cuda_text {
 };
 
 /* Kernels of rows.cu, in the order of the text in cuda_backend.c. */
-enum { CUDA_ROWS_INPUT, CUDA_ROWS_ACTIVATE, CUDA_ROWS_COMBINE };
+enum {
+    CUDA_ROWS_INPUT,
+    CUDA_ROWS_ACTIVATE,
+    CUDA_ROWS_COMBINE,
+    CUDA_ROWS_WIDEN,
+    CUDA_ROWS_NARROW
+};
 
 /* A text compiled with constants; loaded by `ready`. */
 struct cuda_program {
@@ -62,10 +68,11 @@ struct cuda_weight {
     uint64_t *slot; /* NULL */
     struct mote_tile_kind kind;
     int64_t n_row, n_col;
-    const float *bias;   /* [n_row] device, or NULL */
-    unsigned warps;      /* of a tile's columns: WARPS of linear.cu */
-    int decode, prefill; /* programs */
-    int x_type;          /* what activations become for prefill (cuda_prefill.c) */
+    const float *bias;      /* [n_row] device, or NULL */
+    enum mote_act_wish act; /* of x; MXFP4 only where the weights are MXFP4 too */
+    unsigned warps;         /* of a tile's columns: WARPS of linear.cu */
+    int decode, prefill;    /* programs */
+    int x_type;             /* what activations become for prefill (cuda_prefill.c) */
 };
 
 /* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. Without a gate all that is gate's
@@ -78,6 +85,7 @@ struct cuda_experts {
     struct mote_routing routing; /* the one that `decode` can make; n_expert 0: none */
     int first;                   /* of an expert's matrices: CUDA_GATE, or CUDA_UP where there is no gate */
     struct mote_tile_kind kind[CUDA_PROJECTIONS];
+    enum mote_act_wish x_act, h_act; /* of the inputs of gate and up, of down: as cuda_weight.act */
     int32_t n_expert;
     int64_t n_ff, d_model;
     int is_tiled;                  /* all lie in tiles: the fused and prefill kernels can read them */
@@ -90,7 +98,7 @@ struct cuda_experts {
     const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
     const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
     int32_t n_wide;      /* how many experts that are */
-    int is_mx, mx_small, mx_large[2];
+    int is_mx, mx_planes, mx_small, mx_large[2];
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -130,9 +138,8 @@ struct cuda_backend {
     const struct mote_cuda_info *info;
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
-    struct mote_backend_limits limits;
+    struct mote_backend_limits own_limits, limits; /* limits: those, or of a loan */
     int moe_unfused, compact;
-    enum mote_act_wish wish;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
@@ -166,11 +173,12 @@ struct cuda_backend {
     int is_recording, no_graph;
     int chain; /* programmatic dependent launches */
 
-    /* scratch: device memory, one block (struct cuda_scratch) */
-    uint8_t *scratch;
+    uint8_t *own_scratch;
+    /* scratch: device memory, one block (struct cuda_scratch): the backend's own, or lent */
     struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
     struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
-    const float *act_of;           /* x whose rows `act` holds now; NULL: nothing's */
+    const float *act_of;           /* x whose rows `act` holds now, rounded as it says; NULL: nothing's */
+    float *edge_x, *edge_y;        /* f32 of x and y of the expert block, with limits.has_edges */
     float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
     int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
     struct mote_step_group *group; /* [shortlist rows][groups of a row] */
@@ -181,6 +189,7 @@ struct cuda_backend {
     int prefill_program, prefill_x_type; /* prefill_step.cu; what its copy of x is made of */
     int mx_program;                      /* mx_step.cu */
     double mx_large_from, mx_wide_from;
+    int mx_from;
 };
 
 /* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same
@@ -189,6 +198,12 @@ static inline unsigned cuda_row_warps(int64_t n_col)
 {
     int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     return unit >= 16 ? 16 : unit >= 8 ? 8 : unit >= 4 ? 4 : unit >= 2 ? 2 : 1;
+}
+
+/* How few rows of activations are rounded (cuda/step.h) for weights of a wish. */
+static inline int cuda_rounding(enum mote_act_wish wish)
+{
+    return wish == MOTE_WISH_MXFP4 ? MOTE_ROUND_MXFP4 : MOTE_ROUND_I16;
 }
 
 static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
@@ -233,6 +248,9 @@ void mote_cuda_device_free(struct cuda_backend *cuda, void *memory); /* NULL is 
 mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row,
                                  int64_t n_col, const float *norm, float eps, float *out,
                                  const struct mote_step_act *act);
+/* Has the rows of x in `act`, rounded for weights of this wish: as they are there already, or from x. */
+mote_status mote_cuda_want_act(struct cuda_backend *cuda, const float *x, int64_t n_row, int64_t n_col,
+                               enum mote_act_wish wish);
 
 /* ---- operations ---- */
 
@@ -248,7 +266,9 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);   /* cuda_moe.c */
 mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing,
                                     const struct mote_weight *router);
-mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job);
+mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job); /* of f32 rows */
+/* cuda_edge.c: the operation moe; calls the one above. */
+mote_status mote_cuda_edge_moe(struct mote_backend *backend, const struct mote_moe *job);
 
 /* ---- attention: cuda_attend.c, kernels/attend.cu ---- */
 
@@ -278,6 +298,7 @@ struct cuda_sort_job {
     const int32_t *ids;
     int32_t *row_of, *place, *piece, *n_piece;
     const int32_t *wide;
+    struct mote_step_fault *fault;
     int n_pair, n_used, n_expert, width, n_warp, n_part;
 };
 /* As many warps of a block as their counts of every expert leave room for in 48 KiB. */
@@ -300,7 +321,9 @@ size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits);
 int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
 /* Their programs, where there are kernels for the device and for the activations wished for; sets is_mx. */
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
-/* The routed experts of the operation moe, whose set is_mx. */
+/* Is the block theirs? They take and give f32 and bf16. */
+int mote_cuda_mx_takes(const struct cuda_backend *cuda, const struct mote_moe *job);
+/* The operation moe, once ids and weights are there. */
 mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 
 #endif

@@ -20,30 +20,35 @@ struct mx_rows {
 };
 struct quantise_job {
     const void *x;
-    struct mx_rows rows;
-    int n_row, n_col, type, is_bf16;
+    struct mx_rows small, large;
+    int32_t *wide;
+    int n_row, n_col, n_plane, is_bf16;
 };
-struct pieces {
-    const uint64_t *slot;
-    const int32_t *piece, *n_piece, *row_of;
-    int n_pair;
+struct mx_list {
+    struct {
+        const uint64_t *slot;
+        const int32_t *piece, *n_piece, *row_of;
+        int n_pair;
+    } pieces;
+    int32_t *wide;
+    int n_part, is_rest;
 };
 struct gate_up_job {
-    struct pieces list;
+    struct mx_list list;
     struct mx_rows x, h;
 };
 struct down_job {
-    struct pieces list;
+    struct mx_list list;
     struct mx_rows h;
-    float *flat;
+    void *flat;
 };
 struct large_gate_up_job {
-    struct pieces list;
+    struct mx_list list;
     const uint8_t *base;
     struct mx_rows x, h;
 };
 struct large_down_job {
-    struct pieces list;
+    struct mx_list list;
     const uint8_t *base;
     struct mx_rows h;
     uint16_t *flat;
@@ -51,7 +56,8 @@ struct large_down_job {
 struct sum_job {
     const void *flat;
     const int32_t *place;
-    const float *weights, *residual;
+    const float *weights;
+    const void *residual;
     void *y;
     int n_used, d_model, is_flat_bf16, is_bf16;
 };
@@ -66,18 +72,16 @@ static const struct cuda_text large_text = {
 
 static const int large_width[2] = {64, 128}, large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
-/* What activations become (mx_step.cu). */
-enum { TO_INT8, TO_INT16, TO_E4M3 };
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
 
 /* ---- scratch ---- */
 
 struct scratch {
-    struct mx_rows x; /* [max_row][d_model to 128] two bytes, a scale for 32 */
-    struct mx_rows h; /* [pairs][n_ff to 128] likewise */
-    void *flat;       /* [pairs][d_model] f32, or bf16 */
+    struct mx_rows x, large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
+    struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
+    void *flat;                /* [pairs][d_model] f32, or bf16 */
     int32_t *row_of, *place;
-    int32_t *piece, *n_piece;
+    int32_t *piece, *n_piece, *wide;
 };
 
 static size_t padded(int64_t n_col)
@@ -100,13 +104,18 @@ static size_t cut(const struct mote_backend_limits *l, void *base, struct scratc
            ff = padded(l->n_ff);
     s->x.q = take(base, &total, row, 2 * d);
     s->x.scale = take(base, &total, row, d / 32 * sizeof(float));
+    s->large_x.q = take(base, &total, row, d);
+    s->large_x.scale = take(base, &total, row, d / UNIT * sizeof(float));
     s->h.q = take(base, &total, pair, 2 * ff);
     s->h.scale = take(base, &total, pair, ff / 32 * sizeof(float));
+    s->large_h.q = take(base, &total, pair, ff);
+    s->large_h.scale = take(base, &total, pair, ff / UNIT * sizeof(float));
     s->flat = take(base, &total, pair, (size_t)l->d_model * sizeof(float));
     s->row_of = take(base, &total, pair, sizeof *s->row_of);
     s->place = take(base, &total, pair, sizeof *s->place);
     s->piece = take(base, &total, pair / SMALL_WIDTH + (size_t)l->n_expert, 4 * sizeof *s->piece);
     s->n_piece = take(base, &total, 1, sizeof *s->n_piece);
+    s->wide = take(base, &total, 1, sizeof *s->wide);
     return total;
 }
 
@@ -134,7 +143,9 @@ int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int fi
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *e)
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
-    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(e->kind, e->first) || cuda->wish != MOTE_WISH_MXFP4) return MOTE_OK;
+    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(e->kind, e->first) || e->x_act != MOTE_WISH_MXFP4 ||
+        e->h_act != MOTE_WISH_MXFP4)
+        return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
@@ -143,11 +154,17 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
                           (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes, activation));
     for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
         TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
-                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu MX_TEST=%d %s", text,
+                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu %s", text,
                               (long long)e->d_model, (long long)e->n_ff, large_width[wide],
-                              cuda->info->shared_bytes, getenv("MX_TEST") ? atoi(getenv("MX_TEST")) : 0, activation));
-    e->is_mx = 1;
+                              cuda->info->shared_bytes, activation));
+    e->is_mx = e->mx_planes = 1;
     return MOTE_OK;
+}
+
+int mote_cuda_mx_takes(const struct cuda_backend *cuda, const struct mote_moe *job)
+{
+    return job->n_row >= cuda->mx_from && job->n_used && ((const struct cuda_experts *)job->experts->placed)->is_mx && !job->shared &&
+           !cuda->moe_unfused && !job->hidden && job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
 }
 
 /* ---- launches ---- */
@@ -163,16 +180,21 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
     cuda->prefill_x_type = -1;
-    int n_pair = (int)(job->n_row * job->n_used), n_sm = cuda->info->n_sm, n_part = n_pair / 1024;
+    int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
+    unsigned n_sm = (unsigned)cuda->info->n_sm;
     double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
     int is_large = e->first == CUDA_GATE && mean >= cuda->mx_large_from, wide = mean >= cuda->mx_wide_from,
         width = is_large ? large_width[wide] : SMALL_WIDTH;
+    struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
-                                    .rows = s.x,
+                                    .small = s.x,
+                                    .large = is_large ? s.large_x : none,
+                                    .wide = s.wide,
                                     .n_row = (int)job->n_row,
                                     .n_col = (int)job->d_model,
-                                    .type = is_large ? TO_E4M3 : TO_INT8};
-    if (getenv("MX_DEBUG")) fprintf(stderr, "mx rows %d large %d width %d\n", (int)job->n_row, is_large, width);
+                                    .n_plane = e->mx_planes,
+                                    .is_bf16 = job->x_type == MOTE_BF16};
+    if (is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     n_part = n_part < 1 ? 1 : n_part > 16 ? 16 : n_part;
     struct cuda_sort_job sort = {.ids = job->ids,
                                  .row_of = s.row_of,
@@ -180,6 +202,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                  .piece = s.piece,
                                  .n_piece = s.n_piece,
                                  .wide = e->wide,
+                                 .fault = cuda->fault,
                                  .n_pair = n_pair,
                                  .n_used = job->n_used,
                                  .n_expert = e->n_expert,
@@ -190,18 +213,24 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     int64_t units = job->n_row * (int64_t)(padded(job->d_model) / UNIT);
     TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1, 1,
                       BEGIN_BLOCK, mote_cuda_sort_shared(sort.n_warp, e->n_expert), begin_args));
-    struct pieces list = {e->slot, s.piece, s.n_piece, s.row_of, n_pair};
-    int program = is_large ? e->mx_large[wide] : e->mx_small;
-    unsigned block = (unsigned)(is_large ? large_block[wide] : SMALL_BLOCK);
+    struct mx_list list = {.pieces = {e->slot, s.piece, s.n_piece, s.row_of, n_pair},
+                           .wide = s.wide,
+                           .n_part = (width + SMALL_WIDTH - 1) / SMALL_WIDTH,
+                           .is_rest = is_large};
     size_t shared = cuda->info->shared_bytes;
+    if (is_large) {
+        unsigned block = (unsigned)large_block[wide];
+        struct large_gate_up_job up = {list, e->base, s.large_x, s.large_h};
+        struct large_down_job down = {list, e->base, s.large_h, s.flat};
+        void *up_args[] = {&up}, *down_args[] = {&down};
+        TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
+        TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
+    }
     struct gate_up_job up = {list, s.x, s.h};
-    struct large_gate_up_job large_up = {list, e->base, s.x, s.h};
-    void *up_args[] = {is_large ? (void *)&large_up : &up};
-    TRY(mote_cuda_run(cuda, program, GATE_UP, (unsigned)n_sm, 1, 1, block, shared, up_args));
     struct down_job down = {list, s.h, s.flat};
-    struct large_down_job large_down = {list, e->base, s.h, s.flat};
-    void *down_args[] = {is_large ? (void *)&large_down : &down};
-    TRY(mote_cuda_run(cuda, program, DOWN, (unsigned)n_sm, 1, 1, block, shared, down_args));
+    void *up_args[] = {&up}, *down_args[] = {&down};
+    TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
+    TRY(mote_cuda_run(cuda, e->mx_small, DOWN, n_sm, 1, 1, SMALL_BLOCK, shared, down_args));
     struct sum_job sum = {.flat = s.flat,
                           .place = s.place,
                           .weights = job->weights,
@@ -209,7 +238,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                           .y = job->y,
                           .n_used = job->n_used,
                           .d_model = (int)job->d_model,
-                          .is_flat_bf16 = is_large};
+                          .is_flat_bf16 = is_large,
+                          .is_bf16 = job->y_type == MOTE_BF16};
     void *sum_args[] = {&sum};
     return mote_cuda_run(cuda, cuda->mx_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1, 256,
                          0, sum_args);

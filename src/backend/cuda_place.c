@@ -148,6 +148,13 @@ mote_status mote_cuda_expert_bytes(const struct mote_backend_options *options,
     return MOTE_OK;
 }
 
+/* What a wish comes to with weights of this format. */
+static enum mote_act_wish wish_of(enum mote_format format, enum mote_act_wish wish)
+{
+    int is_not = wish == MOTE_WISH_MXFP4 && mote_act_chosen(format, wish) != MOTE_ACT_MXFP4;
+    return is_not ? MOTE_WISH_DEFAULT : wish;
+}
+
 /* ---- one matrix ---- */
 
 /* Many warps end a tile sooner; where every multiprocessor has many tiles to go through, fewer waste less. */
@@ -184,6 +191,7 @@ mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *we
     placed->n_row = weight->w.n_row;
     placed->n_col = weight->w.n_col;
     placed->bias = weight->bias;
+    placed->act = wish_of(weight->w.format, weight->act);
     mote_status status = place(cuda, weight, placed);
     if (status != MOTE_OK) {
         mote_cuda_unplace(backend, placed);
@@ -263,6 +271,10 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
     if (set->routing) placed->routing = *set->routing;
     placed->activation = set->activation;
     placed->first = set->gate ? CUDA_GATE : CUDA_UP;
+    enum mote_act_wish gate = wish_of(matrix[placed->first]->format, set->act),
+                       up = wish_of(set->up->format, set->act);
+    placed->x_act = gate == up ? up : MOTE_WISH_DEFAULT;
+    placed->h_act = wish_of(set->down->format, set->act);
     placed->is_tiled = 1;
     for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         const struct mote_matrix *w = &matrix[p][0];

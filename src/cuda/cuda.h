@@ -1,7 +1,7 @@
 /* cuda.h: NVIDIA devices through the driver API, opened at run time.
  *
  * Owns: libcuda and libnvrtc (dlopen; a program without them runs on, and the reason is a message), a device's
- * context and its one stream, device and pinned memory, captured graphs, timing, and the kernels' modules:
+ * context and a stream, device and pinned memory, captured graphs, timing, and the kernels' modules:
  * embedded text, compiled for the device in hand with the caller's constants, cached on disk by hash.
  * Does not own: what kernels compute (kernels/), who launches them (backend/cuda_*.c).
  * One idea: every driver call is checked where it is made and becomes one message (what, on which device, the
@@ -42,6 +42,10 @@ mote_status mote_cuda_open(int index, struct mote_cuda **out);
 void mote_cuda_close(struct mote_cuda *cuda); /* NULL is fine; memory and modules must be gone */
 const struct mote_cuda_info *mote_cuda_info(const struct mote_cuda *cuda); /* free_bytes as of open */
 mote_status mote_cuda_free_bytes(struct mote_cuda *cuda, size_t *out);
+/* What is queued from now on goes to a caller's stream of the primary context (CUstream; NULL: the legacy default one), until
+ * `own`. Meanwhile no memory is freed. */
+void mote_cuda_stream_lend(struct mote_cuda *cuda, void *stream);
+void mote_cuda_stream_own(struct mote_cuda *cuda);
 
 /* ---- memory ---- */
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and a run on the stand-in driver.
+# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and limits on the stand-in driver.
 . "$(dirname "$0")/lib.inc"
 fake=$(dirname "$mote")/tests/libcuda_fake.so
 expect_code 2 "$mote" run -D gpu -m "$model" -p a
@@ -33,8 +33,3 @@ if ! "$mote" info --quick --json | grep -q '"nvrtc": 0'; then
     expect out "16/256/256/2 uniform" "  input_rows" "  gate_up_one" "  prefill_down_64"
     ! grep -q "route" out || { cat out; exit 1; }
 fi
-# Activations that a GPU has no kernels for.
-for command in "run -m $model -p a" "bench moe --type mxfp4"; do
-    expect_code 1 "$mote" $command -D cuda --act mxfp4
-    expect err "activations in mxfp4" "CPU alone"
-done

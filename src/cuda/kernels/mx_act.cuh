@@ -23,7 +23,7 @@ template <int N_PLANE> MOTE_FN void mx_put_block(float x, const MxRows &rows, si
 {
     size_t at = row * (4 * n_unit) + block;
     int lane = threadIdx.x % 32;
-    if constexpr (N_PLANE == 2) quantise32<false>(x, lane, rows.q + at * 64, rows.scale + at);
+    if constexpr (N_PLANE == 2) quantise32<false>(x, lane, MOTE_ROUND_I16, rows.q + at * 64, rows.scale + at);
     else {
         int e = mxfp4_exponent(__reduce_max_sync(~0u, float_bits(x) & 0x7FFFFFFF));
         rows.q[at * 32 + lane] = e == MXFP4_NO_NUMBER ? 0 : mxfp4_twice(x, mxfp4_inverse(e));

@@ -23,7 +23,7 @@ constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + ROWS - 1) / ROWS * ROWS; // of
 
 // By WIDTH: groups of four warps that multiply, and how often 64 rows each has. Registers for 128 tokens are
 // had by two groups alone; where there are fewer, four hide each other's latencies.
-constexpr int GROUPS = WIDTH == 64 ? 4 : 2, TURNS = 4 / GROUPS, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
+constexpr int GROUPS = WIDTH == 64 ? 4 : 2, TURNS = 4 / GROUPS, PARTS = TURNS, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 
 // A stage: tokens [WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
 // tokens' scales [WIDTH].
@@ -36,27 +36,34 @@ constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16;
 constexpr int DOWN_ROW = TURNS * 64 + 8;
 constexpr int OUT_BYTES = UP_SLICE * UP_ROW * 4;
 static_assert(GROUPS * DOWN_SLICE * DOWN_ROW * 2 <= OUT_BYTES, "");
-constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES;
+constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES; // the rest: barriers, what a kernel keeps of its own
 
 struct Ring : Stages<STAGES, Stage::BYTES> {
-    MOTE_FN void begin()
+    // The kernels' beginning: returns how many pieces there are, 0 if none is theirs. All threads must be told the same, while other
+    // blocks may be about to say otherwise.
+    MOTE_FN int begin(const MxList &list)
     {
         u32 at = shared_address(shared);
+        int *n_piece = (int *)(shared + STAGES * (Stage::BYTES + 16) + OUT_BYTES); // behind the barriers
         start(at, at + STAGES * Stage::BYTES + OUT_BYTES);
         if (threadIdx.x == 0) init(FILLERS, CONSUMERS / 32);
+        chain_launch();
+        chain_wait();
+        if (threadIdx.x == 0) *n_piece = *(volatile int *)list.wide ? 0 : *list.pieces.n_piece;
         __syncthreads();
+        return *n_piece;
     }
 };
 MOTE_FN u8 *out_buffer() { return shared + STAGES * Stage::BYTES; }
 
 struct MxLargeGateUp {
-    Pieces list;
+    MxList list;
     const u8 *base; // [n_expert][BASE_BYTES]
     MxRows x;       // [rows]
     MxRows h;       // [n_pair]
 };
 struct MxLargeDown {
-    Pieces list;
+    MxList list;
     const u8 *base;
     MxRows h;  // [n_pair]
     u16 *flat; // [n_pair][D_MODEL] bf16
@@ -115,13 +122,13 @@ struct Codes {
         step[1] = (u32)min(max((both >> 8) - (int)(bases >> 8 & 255), 0), MX_WEIGHT_WINDOW);
     }
     // Operands of sub-blocks 2 half, 2 half + 1.
-    MOTE_FN void unpack(int half, u32 (&a)[4][4]) const
+    MOTE_FN void unpack(int half, u32 (&a)[4][4], u32 again) const
     {
         MOTE_UNROLL
         for (int s = 2 * half; s < 2 * half + 2; s++)
             MOTE_UNROLL
             for (int r = 0; r < 2; r++) {
-                MxTable table(__shfl_sync(~0u, step[r], (threadIdx.x & 28) | s));
+                MxTable table(__shfl_sync(~0u, step[r], (threadIdx.x & 28) | s), again);
                 table.look_up(w[4 * r + s], a[s][r], a[s][2 + r]);
             }
     }
@@ -145,11 +152,11 @@ template <int N> MOTE_FN void add_unit(float (&acc)[N / 2], const float (&part)[
     }
 }
 
-// acc[turn][half] = rows 64 turn .. of this group's times tokens N half ..; bases: two bytes a turn, what rows are to be
-// multiplied by (row_scale). Tokens in halves: with all of them at once there would be no registers for the next operands, which
+// acc[turn][part] = rows 64 turn .. of this group's times tokens N part ..; bases: two bytes a turn, what rows are to be
+// multiplied by (row_scale). Many tokens in two parts: with all at once there would be no registers for the next operands, which
 // are made while products are under way.
 template <class T, int N>
-MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][2][N / 2], u32 &bases)
+MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][PARTS][N / 2], u32 &bases)
 {
     using S = Stage;
     constexpr int TURN = TURNS, AHEAD = TURN > 1; // with one turn the other groups' products are enough
@@ -157,7 +164,8 @@ MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][2][N / 2], u32 &bases
     float part[N / 2];
     u32 a[1 + AHEAD][4][4];
     MOTE_UNROLL
-    for (int i = 0; i < TURN * N; i++) acc[i / N][i / (N / 2) % 2][i % (N / 2)] = 0;
+    for (int i = 0; i < TURN * PARTS * (N / 2); i++) acc[i / (PARTS * (N / 2))][i / (N / 2) % PARTS][i % (N / 2)] = 0;
+    u32 again = opaque(mx_table(12, true));
     Codes codes;
     auto enter = [&] {
         ring.wait_full();
@@ -174,9 +182,10 @@ MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][2][N / 2], u32 &bases
         asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
         bases |= v << 8 * i;
     }
+    bool always = bases != ~0u; // a base is at most 243, which the compiler does not know
     load(0);
-    codes.unpack(0, a[0]);
-    codes.unpack(1, a[0]);
+    codes.unpack(0, a[0], again);
+    codes.unpack(1, a[0], again);
     MOTE_ROLLED
     for (int unit = 0; unit < T::UNITS; unit++) {
         u32 stage = ring.stage(), b = stage >> 4 | 1u << 16, scale = stage + S::SCALE + 8 * t, empty = ring.empty();
@@ -185,24 +194,23 @@ MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][2][N / 2], u32 &bases
         for (int turn = 0; turn < TURN; turn++) {
             u32(&own)[4][4] = a[AHEAD ? turn % 2 : 0], (&next)[4][4] = a[AHEAD ? 1 - turn % 2 : 0];
             bool is_last = turn == TURN - 1, loads = !is_last || more;
-            multiply<N>(part, own, b);
             if (is_last) ring.next();
             if (AHEAD && loads) {
                 if (is_last) enter();
                 load(is_last ? 0 : turn + 1);
-                codes.unpack(0, next);
             }
-            products_wait<0>();
-            add_unit<N>(acc[turn][0], part, scale);
-            multiply<N>(part, own, b + N * 8);
-            if (AHEAD && loads) codes.unpack(1, next);
-            products_wait<0>();
-            add_unit<N>(acc[turn][1], part, scale + N * 4);
+            MOTE_UNROLL
+            for (int p = 0; p < PARTS; p++) {
+                multiply<N>(part, own, b + p * N * 8);
+                if (AHEAD && loads && always) codes.unpack(p, next, again); // under the products: no code moves out of a branch
+                products_wait<0>();
+                add_unit<N>(acc[turn][p], part, scale + p * N * 4);
+            }
             if (!AHEAD && loads) {
                 enter();
                 load(0);
-                codes.unpack(0, next);
-                codes.unpack(1, next);
+                codes.unpack(0, next, again);
+                codes.unpack(1, next, again);
             }
         }
         __syncwarp();
@@ -211,18 +219,22 @@ MOTE_FN void multiply_item(Ring &ring, float (&acc)[TURNS][2][N / 2], u32 &bases
 }
 MOTE_FN float row_scale(u32 bases, int turn, int r) { return bits_float(((bases >> (16 * turn + 8 * r) & 255) + MX_BASE_SHIFT) << 23); }
 
-// run(half): with half.n, half the tokens that a piece of so many is multiplied by.
-template <int N> struct Half {
+// run(part): with part.n, the tokens of a part of a piece of so many.
+template <int N> struct Part {
     static constexpr int n = N;
 };
 template <class Run> MOTE_FN void with_tokens(int count, Run run)
 {
     if constexpr (WIDTH == 128) {
-        if (count > 96) return run(Half<64>());
-        if (count > 64) return run(Half<48>());
+        if (count > 96) return run(Part<64>());
+        if (count > 64) return run(Part<48>());
+        if (count > 32) run(Part<32>());
+        else run(Part<16>());
+    } else {
+        if (count > 32) run(Part<64>());
+        else if (count > 16) run(Part<32>());
+        else run(Part<16>());
     }
-    if (count > 32) run(Half<32>());
-    else run(Half<16>());
 }
 
 MOTE_FN void prefetch(const void *at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
@@ -235,13 +247,13 @@ template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring,
 {
     using T = Tile<W0, D_MODEL>;
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-    float acc[TURNS][2][N / 2];
+    float acc[TURNS][PARTS][N / 2];
     u32 bases = 0;
     multiply_item<T, N>(ring, acc, bases);
     float *sums = (float *)out_buffer(); // [token][128 rows of gate, of up]
     int first_row = warp / 4 * (TURNS * 64) + warp % 4 * 16 + g;
     MOTE_UNROLL
-    for (int slice = 0; slice < 2 * N / UP_SLICE; slice++) {
+    for (int slice = 0; slice < PARTS * N / UP_SLICE; slice++) {
         if (slice * UP_SLICE >= piece.z) break;
         meet(1, CONSUMERS);
         MOTE_UNROLL
@@ -258,7 +270,7 @@ template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring,
             h.x = activation(ACTIVATION, LIMIT, gate.x, up.x), h.y = activation(ACTIVATION, LIMIT, gate.y, up.y);
             h.z = activation(ACTIVATION, LIMIT, gate.z, up.z), h.w = activation(ACTIVATION, LIMIT, gate.w, up.w);
             if (unit * 128 + 4 * lane >= N_FF) h = make_float4(0, 0, 0, 0);
-            mx_put_unit(h, job.h, piece.y + slice * UP_SLICE + token, UP_BLOCKS, unit);
+            if (mx_put_unit(h, job.h, piece.y + slice * UP_SLICE + token, UP_BLOCKS, unit) && lane == 0) *job.list.wide = 1;
         }
     }
 }
@@ -275,17 +287,16 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
 {
     using T = Tile<W0, D_MODEL>;
     Ring ring;
-    ring.begin();
-    chain_launch();
-    chain_wait();
-    int n_piece = *job.list.n_piece, n_item = n_piece * UP_BLOCKS;
+    int n_piece = ring.begin(job.list), n_item = n_piece * UP_BLOCKS;
     if (threadIdx.x < FILLERS) {
         set_registers(true);
-        Work next(job.list, blockIdx.x / UP_BLOCKS, n_piece, 0, 1);
+        auto work_of = [&](int item) { return Work(job.list, part_of<false>(job.list, max(min(item / UP_BLOCKS, n_piece - 1), 0), false), 0, 1); };
+        Work next = work_of(blockIdx.x);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
-            next = Work(job.list, (item + gridDim.x) / UP_BLOCKS, n_piece, 0, 1);
+            next = work_of(item + gridDim.x);
+            if (!work.piece.z) continue;
             int unit = item % UP_BLOCKS;
             const u8 *record[2], *base[2];
             MOTE_UNROLL
@@ -293,15 +304,16 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
                 record[i] = work.matrix[i] + (size_t)unit * 8 * T::BYTES;
                 base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + unit * 128;
             }
-            fill_item<T>(ring, record, base, job.x, work.piece.z, [&](int j) { return job.list.row_of[work.piece.y + j]; });
+            fill_item<T>(ring, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
         }
     } else {
         set_registers(false);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.piece[item / UP_BLOCKS];
-            if (item + (int)gridDim.x < n_item) prefetch(job.list.piece + (item + gridDim.x) / UP_BLOCKS);
-            with_tokens(piece.z, [&](auto half) { gate_up_item<half.n>(job, ring, piece, item % UP_BLOCKS); });
+            int4 piece = part_of<false>(job.list, item / UP_BLOCKS, false);
+            if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / UP_BLOCKS);
+            if (!piece.z) continue;
+            with_tokens(piece.z, [&](auto part) { gate_up_item<part.n>(job, ring, piece, item % UP_BLOCKS); });
         }
     }
 }
@@ -325,14 +337,14 @@ template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4
     using T = Tile<W0, N_FF>;
     constexpr int ROW = DOWN_ROW * 2, GROUP_ROWS = TURNS * 64, CHUNKS = GROUP_ROWS / 8; // bytes; rows; 16 bytes each
     int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
-    float acc[TURNS][2][N / 2];
+    float acc[TURNS][PARTS][N / 2];
     u32 bases = 0;
     multiply_item<T, N>(ring, acc, bases);
     u8 *out = out_buffer() + group * (DOWN_SLICE * ROW);
     u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16;
     int at = thread % GROUP, column = first_row + group * GROUP_ROWS + at % CHUNKS * 8;
     MOTE_UNROLL
-    for (int slice = 0; slice < 2 * N / DOWN_SLICE; slice++) {
+    for (int slice = 0; slice < PARTS * N / DOWN_SLICE; slice++) {
         if (slice * DOWN_SLICE >= piece.z) break;
         meet(2 + group, GROUP);
         MOTE_UNROLL
@@ -361,17 +373,16 @@ MOTE_FN void down(const MxLargeDown &job)
 {
     using T = Tile<W0, N_FF>;
     Ring ring;
-    ring.begin();
-    chain_launch();
-    chain_wait();
-    int n_piece = *job.list.n_piece, n_item = n_piece * DOWN_BLOCKS;
+    int n_piece = ring.begin(job.list), n_item = n_piece * DOWN_BLOCKS;
     if (threadIdx.x < FILLERS) {
         set_registers(true);
-        Work next(job.list, blockIdx.x / DOWN_BLOCKS, n_piece, 2, 2);
+        auto work_of = [&](int item) { return Work(job.list, part_of<false>(job.list, max(min(item / DOWN_BLOCKS, n_piece - 1), 0), false), 2, 2); };
+        Work next = work_of(blockIdx.x);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
-            next = Work(job.list, (item + gridDim.x) / DOWN_BLOCKS, n_piece, 2, 2);
+            next = work_of(item + gridDim.x);
+            if (!work.piece.z) continue;
             int block = item % DOWN_BLOCKS;
             const u8 *record[2], *base[2];
             MOTE_UNROLL
@@ -385,9 +396,10 @@ MOTE_FN void down(const MxLargeDown &job)
         set_registers(false);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.piece[item / DOWN_BLOCKS];
-            if (item + (int)gridDim.x < n_item) prefetch(job.list.piece + (item + gridDim.x) / DOWN_BLOCKS);
-            with_tokens(piece.z, [&](auto half) { down_item<half.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
+            int4 piece = part_of<false>(job.list, item / DOWN_BLOCKS, false);
+            if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / DOWN_BLOCKS);
+            if (!piece.z) continue;
+            with_tokens(piece.z, [&](auto part) { down_item<part.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
         }
     }
 }

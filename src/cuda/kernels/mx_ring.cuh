@@ -81,14 +81,35 @@ template <int STAGES, int BYTES> struct Stages {
 
 // ---- the work ----
 
+// What both kernels' jobs begin with. Pieces of experts whose scales the large kernels cannot hold beside each other (piece.w) are
+// the small ones' alone; so are all pieces when a row of activations has such a block, which the flag says.
+struct MxList {
+    Pieces pieces;
+    int *wide;  // such a row has been met; written by mx_begin and mx_large_gate_up
+    int n_part; // small: parts of SMALL_PIECE pairs that a piece is taken in
+    int is_rest; // small: of the large kernels, what these leave; otherwise everything
+};
+constexpr int SMALL_PIECE = 8;
+
+// Part `at` of the list's pieces; no pairs (z 0 or less) where it is not this kernel's.
+template <bool SMALL> MOTE_FN int4 part_of(const MxList &list, int at, bool all_wide)
+{
+    int4 piece = list.pieces.piece[SMALL ? at / list.n_part : at];
+    bool is_wide = piece.w || all_wide;
+    if (SMALL) {
+        int first = at % list.n_part * SMALL_PIECE;
+        piece.y += first, piece.z = list.is_rest && !is_wide ? 0 : min(SMALL_PIECE, piece.z - first);
+    } else if (is_wide) piece.z = 0;
+    return piece;
+}
+
 // An item's piece, and its weights' address: asked for while the item before is being filled.
 struct Work {
     int4 piece;
     const u8 *matrix[2];
-    MOTE_FN Work(const Pieces &list, int at, int n_piece, int first, int second)
+    MOTE_FN Work(const MxList &list, int4 p, int first, int second) : piece(p)
     {
-        piece = list.piece[min(at, n_piece - 1)];
-        matrix[0] = (const u8 *)list.slot[piece.x * 3 + first], matrix[1] = (const u8 *)list.slot[piece.x * 3 + second];
+        matrix[0] = (const u8 *)list.pieces.slot[piece.x * 3 + first], matrix[1] = (const u8 *)list.pieces.slot[piece.x * 3 + second];
     }
 };
 

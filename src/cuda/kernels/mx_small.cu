@@ -18,7 +18,7 @@
 #include "tile.cuh"
 
 constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, FILLERS = 128, BLOCK = CONSUMERS + FILLERS;
-constexpr int TILES = 4, STAGE_UNITS = 4, MOST = 8; // tiles and units of a stage, tokens of a piece
+constexpr int TILES = 4, STAGE_UNITS = 4, MOST = SMALL_PIECE; // tiles and units of a stage, tokens of a piece
 constexpr int CODE_BYTES = TILES * STAGE_UNITS * 1024, SCALE_BYTES = TILES * STAGE_UNITS * 64;
 constexpr int ROW_UNIT = 128 * PLANES, ROW_BYTES = STAGE_UNITS * ROW_UNIT + 32; // + 32: eight rows' words in all banks
 constexpr int ROW_SCALE = STAGE_UNITS * 16 + 16;
@@ -30,24 +30,29 @@ constexpr bool GATED = is_gated(ACTIVATION);
 constexpr int HIDDEN = GATED ? 32 : 64; // columns of h that a block makes at once
 
 struct MxGateUp {
-    Pieces list;
+    MxList list;
     MxRows x; // [rows]
     MxRows h; // [n_pair]
 };
 struct MxDown {
-    Pieces list;
-    MxRows h;    // [n_pair]
-    float *flat; // [n_pair][D_MODEL]
+    MxList list;
+    MxRows h;   // [n_pair]
+    void *flat; // [n_pair][D_MODEL] f32; of the rest bf16
 };
 
 typedef Stages<STAGES, STAGE_BYTES> Ring;
 
-MOTE_FN void ring_start(Ring &ring)
+// The kernels' beginning: returns how many parts of pieces there are to look at.
+MOTE_FN int ring_start(Ring &ring, const MxList &list, bool &all_wide)
 {
     u32 at = shared_address(shared);
     ring.start(at + SUM_BYTES, at + SUM_BYTES + STAGES * STAGE_BYTES);
     if (threadIdx.x == 0) ring.init(FILLERS, GROUP_THREADS / 32);
+    chain_launch();
+    chain_wait();
+    all_wide = list.is_rest && *list.wide; // written before this kernel alone
     __syncthreads();
+    return *list.pieces.n_piece * list.n_part;
 }
 
 // The fillers: where a thread's 16 bytes of a stage come from. Of the piece's tokens it has chunk thread % CHUNKS of every
@@ -177,13 +182,13 @@ template <class T> MOTE_FN void multiply_few(u32 code, u32 item, u32 row, u32 ro
         float x_scale[2];
         MOTE_UNROLL
         for (int j = 0; j < FEW; j++) x_scale[j] = bits_float(shared4(row_scale + j * ROW_SCALE + u * 16));
-        MOTE_UNROLL
+        MOTE_UNROLL // scale by scale: a block of zeros may have any, and 0 times their product could be no number
         for (int r = 0; r < 2; r++) {
             if constexpr (PLANES == 2)
-                acc[2 * r] = __fmaf_rn(own[r] * x_scale[0], __fmaf_rn(256.0f, whole(c[2 * r]), whole(c[2 * r + 1])), acc[2 * r]);
+                acc[2 * r] = __fmaf_rn(own[r], x_scale[0] * __fmaf_rn(256.0f, whole(c[2 * r]), whole(c[2 * r + 1])), acc[2 * r]);
             else
                 MOTE_UNROLL
-                for (int j = 0; j < 2; j++) acc[2 * r + j] = __fmaf_rn(own[r] * x_scale[j], whole(c[2 * r + j]), acc[2 * r + j]);
+                for (int j = 0; j < 2; j++) acc[2 * r + j] = __fmaf_rn(own[r], x_scale[j] * whole(c[2 * r + j]), acc[2 * r + j]);
         }
     }
 }
@@ -216,17 +221,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
 {
     using T = Tile<W0, D_MODEL>;
     Ring ring;
-    ring_start(ring);
-    chain_launch();
-    chain_wait();
-    int n_piece = *job.list.n_piece, n_item = n_piece * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    bool all_wide;
+    int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
     if (threadIdx.x >= CONSUMERS) {
-        Work next(job.list, blockIdx.x / UP_BLOCKS, n_piece, !GATED, 1);
+        auto work_of = [&](int item) { return Work(job.list, part_of<true>(job.list, min(item / UP_BLOCKS, n_part - 1), all_wide), !GATED, 1); };
+        Work next = work_of(blockIdx.x);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
-            next = Work(job.list, (item + gridDim.x) / UP_BLOCKS, n_piece, !GATED, 1);
-            Fill<T> fill(work.piece.z, [&](int j) { return job.list.row_of[work.piece.y + j]; });
+            next = work_of(item + gridDim.x);
+            if (work.piece.z <= 0) continue;
+            Fill<T> fill(work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
             const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
             MOTE_ROLLED
@@ -237,7 +242,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
     int at = 0, turn = 0; // stages before this piece
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = job.list.piece[item / UP_BLOCKS];
+        int4 piece = part_of<true>(job.list, item / UP_BLOCKS, all_wide);
+        if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
         for (int step = 0; step < STEPS_UP; step++, ring.next()) {
@@ -285,16 +291,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
 {
     using T = Tile<W0, N_FF>;
     Ring ring;
-    ring_start(ring);
-    chain_launch();
-    chain_wait();
-    int n_piece = *job.list.n_piece, n_item = n_piece * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    bool all_wide;
+    int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
     if (threadIdx.x >= CONSUMERS) {
-        Work next(job.list, blockIdx.x / DOWN_BLOCKS, n_piece, 2, 2);
+        auto work_of = [&](int item) { return Work(job.list, part_of<true>(job.list, min(item / DOWN_BLOCKS, n_part - 1), all_wide), 2, 2); };
+        Work next = work_of(blockIdx.x);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
-            next = Work(job.list, (item + gridDim.x) / DOWN_BLOCKS, n_piece, 2, 2);
+            next = work_of(item + gridDim.x);
+            if (work.piece.z <= 0) continue;
             Fill<T> fill(work.piece.z, [&](int j) { return work.piece.y + j; });
             const u8 *record = work.matrix[0] + (size_t)(item % DOWN_BLOCKS * GROUPS * TILES) * T::BYTES;
             MOTE_ROLLED
@@ -308,7 +314,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
     ring.next(group);
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = job.list.piece[item / DOWN_BLOCKS];
+        int4 piece = part_of<true>(job.list, item / DOWN_BLOCKS, all_wide);
+        if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
         for (int step = 0; step < STEPS_DOWN; step++, ring.next(GROUPS)) {
@@ -322,7 +329,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
         MOTE_UNROLL
         for (int i = 0; i < 4; i++) {
             int token = 2 * t + (i & 1), row = tile * 16 + g + (i >> 1) * 8;
-            if (token < piece.z && row < D_MODEL) job.flat[(size_t)(piece.y + token) * D_MODEL + row] = acc[i] * T::POWER;
+            if (token >= piece.z || row >= D_MODEL) continue;
+            size_t to = (size_t)(piece.y + token) * D_MODEL + row;
+            if (job.list.is_rest) ((u16 *)job.flat)[to] = (u16)pack_bf16x2(acc[i] * T::POWER, 0);
+            else ((float *)job.flat)[to] = acc[i] * T::POWER;
         }
     }
 }

@@ -5,13 +5,21 @@
 #include "pair_sort.cuh"
 
 enum { THREADS = 1024, WARPS = THREADS / 32 };
-enum { TO_INT8, TO_INT16, TO_E4M3 };
+
+// Four numbers of f32 or bf16.
+MOTE_FN float4 four_of(const void *from, size_t at, bool is_bf16)
+{
+    if (!is_bf16) return *(const float4 *)((const float *)from + at);
+    uint2 half = *(const uint2 *)((const u16 *)from + at);
+    return make_float4(bf16_to_float(half.x), bits_float(half.x & 0xFFFF0000), bf16_to_float(half.y), bits_float(half.y & 0xFFFF0000));
+}
 
 struct MxQuantise {
     const void *x; // [n_row][n_col] f32, or bf16
-    MxRows rows;
-    int n_row, n_col; // n_col a multiple of 4
-    int type, is_bf16;
+    MxRows small, large; // large.q null: small alone
+    int *wide;           // large: set when a block is too far below its unit's largest
+    int n_row, n_col;    // n_col a multiple of 4
+    int n_plane, is_bf16;
 };
 
 // Unit `at` of all rows' units, by one warp.
@@ -20,16 +28,10 @@ MOTE_FN void quantise_unit(const MxQuantise &job, int at)
     int n_unit = (job.n_col + 127) / 128, row = at / n_unit, unit = at % n_unit, column = unit * 128 + threadIdx.x % 32 * 4;
     if (row >= job.n_row) return;
     float4 v = make_float4(0, 0, 0, 0);
-    size_t from = (size_t)row * job.n_col + column;
-    if (column < job.n_col) {
-        if (job.is_bf16) {
-            uint2 half = *(const uint2 *)((const u16 *)job.x + from);
-            v = make_float4(bf16_to_float(half.x), bf16_to_float(half.x >> 16), bf16_to_float(half.y), bf16_to_float(half.y >> 16));
-        } else v = *(const float4 *)((const float *)job.x + from);
-    }
-    if (job.type == TO_INT8) mx_put_blocks<1>(v, job.rows, row, n_unit, unit);
-    else if (job.type == TO_INT16) mx_put_blocks<2>(v, job.rows, row, n_unit, unit);
-    else mx_put_unit(v, job.rows, row, n_unit, unit);
+    if (column < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column, job.is_bf16);
+    if (job.n_plane == 1) mx_put_blocks<1>(v, job.small, row, n_unit, unit);
+    else mx_put_blocks<2>(v, job.small, row, n_unit, unit);
+    if (job.large.q && mx_put_unit(v, job.large, row, n_unit, unit) && threadIdx.x % 32 == 0) *job.wide = 1;
 }
 
 // The first blocks sort, the others quantise. Grid: n_part + units of all rows / 32.
@@ -45,18 +47,11 @@ struct MxSum {
     const void *flat;         // [pairs in the order of experts][d_model] f32, or bf16
     const int *place;         // [rows][n_used]
     const float *weights;     // [rows][n_used]
-    const float *residual;    // [rows][d_model], or null; may be y
+    const void *residual;     // [rows][d_model] as y, or null; may be y
     void *y;                  // [rows][d_model] f32, or bf16
     int n_used, d_model;      // d_model a multiple of 4
     int is_flat_bf16, is_bf16;
 };
-
-MOTE_FN float4 four_of(const void *from, size_t at, bool is_bf16)
-{
-    if (!is_bf16) return *(const float4 *)((const float *)from + at);
-    uint2 half = *(const uint2 *)((const u16 *)from + at);
-    return make_float4(bf16_to_float(half.x), bits_float(half.x & 0xFFFF0000), bf16_to_float(half.y), bits_float(half.y & 0xFFFF0000));
-}
 
 // Grid: (d_model / 1024, rows).
 extern "C" __global__ void __launch_bounds__(256) mx_sum(const __grid_constant__ MxSum job)
@@ -66,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) mx_sum(const __grid_constant__
     int c = (blockIdx.x * 256 + threadIdx.x) * 4, row = blockIdx.y;
     if (c >= job.d_model) return;
     size_t at = (size_t)row * job.d_model + c;
-    float4 sum = job.residual ? *(const float4 *)(job.residual + at) : make_float4(0, 0, 0, 0);
+    float4 sum = job.residual ? four_of(job.residual, at, job.is_bf16) : make_float4(0, 0, 0, 0);
     MOTE_UNROLL
     for (int s = 0; s < job.n_used; s++) {
         int pair = row * job.n_used + s;

@@ -57,11 +57,11 @@ constexpr u32 mx_table(int first, bool is_step)
 struct MxTable {
     u32 t[4];
     // step: E - base, 0 .. 11
-    MOTE_FN MxTable(u32 step)
+    // again: the step of exponents, out of the compiler's sight, which would share a product and add on the busier pipe
+    MOTE_FN MxTable(u32 step, u32 again)
     {
-        MOTE_UNROLL
-        for (int i = 0; i < 4; i++) // not left to the compiler, which would share a product and add on the busier pipe
-            asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(t[i]) : "r"(step), "r"(mx_table(4 * i, true)), "r"(mx_table(4 * i, false)));
+        t[0] = step * mx_table(0, true) + mx_table(0, false), t[1] = step * mx_table(4, true) + mx_table(4, false);
+        t[2] = step * mx_table(8, true) + mx_table(8, false), t[3] = step * again + mx_table(12, false);
     }
     // Eight codes: the first four values, and the others.
     MOTE_FN void look_up(u32 w, u32 &first, u32 &second) const

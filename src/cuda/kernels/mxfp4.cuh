@@ -22,7 +22,7 @@ MOTE_FN float mxfp4_scale(int exponent)
 {
     return bits_float(exponent == MXFP4_NO_NUMBER ? 0x7FC00000u : exponent ? (u32)exponent << 23 : 0x00400000u);
 }
-// 2^(127 - E): x times it is what the functions below round. Where there is no number their results mean nothing.
+// 2^(127 - E): x times it is what the functions below round. Where there is no number they give one that means nothing.
 MOTE_FN float mxfp4_inverse(int exponent)
 {
     return mxfp4_scale(exponent < 254 ? 254 - exponent : 0);
@@ -34,7 +34,7 @@ struct Mxfp4Rounding {
     MOTE_FN Mxfp4Rounding(float x, float inverse)
     {
         float m = bits_float(float_bits(x) & 0x7FFFFFFFu) * inverse;
-        magnitude = m > 6 ? 6 : m;
+        magnitude = m < 6 ? m : 6; // of a NaN too: no code is none
         u32 power = float_bits(magnitude) & 0x7F800000u;
         lift = bits_float((power > 0x3F800000u ? power : 0x3F800000u) + (22u << 23));
     }

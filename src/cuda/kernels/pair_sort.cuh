@@ -5,6 +5,7 @@
 #ifndef PAIR_SORT_CUH
 #define PAIR_SORT_CUH
 #include "common.cuh"
+#include "step.h"
 
 extern __shared__ __align__(1024) u8 shared[];
 
@@ -15,6 +16,7 @@ struct Sort {
     int4 *piece;    // [n_piece]: {expert, first place, pairs, wide[expert]}: up to `width` neighbours of one expert
     int *n_piece;
     const int *wide; // [n_expert], or null: zeros (mx_large.cu)
+    mote_step_fault *fault; // of an id that is none
     int n_pair, n_used, n_expert, width;
     int n_warp; // of a block that take part: as many as have room for their counts
     int n_part; // blocks that share the pairs: each counts all of them for itself and places its own
@@ -22,7 +24,13 @@ struct Sort {
 
 MOTE_FN int expert_of(const int *ids, int pair, int n_expert)
 {
-    return min((u32)ids[pair], (u32)n_expert - 1); // routing checked them; no memory but our own all the same
+    return min((u32)ids[pair], (u32)n_expert - 1); // no memory but our own, whatever the id
+}
+MOTE_FN void check_expert(const Sort &job, int pair)
+{
+    int id = job.ids[pair];
+    if ((u32)id >= (u32)job.n_expert && atomicCAS(&job.fault->code, 0, MOTE_STEP_EXPERT) == 0)
+        job.fault->row = pair, job.fault->value = id;
 }
 
 // The lanes whose number (of so many bits) is this lane's. As fast as its bits; MATCH.ANY takes turns among all warps.
@@ -56,7 +64,10 @@ MOTE_FN void sort_few_pairs(const Sort &job)
 {
     int *expert = (int *)shared, *start = expert + FEW_PAIRS, n = job.n_pair, share = 1;
     while (share < 32 && 2 * share * n <= (int)blockDim.x) share *= 2;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) expert[i] = expert_of(job.ids, i, job.n_expert);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        check_expert(job, i);
+        expert[i] = expert_of(job.ids, i, job.n_expert);
+    }
     __syncthreads();
     int pair = threadIdx.x / share, own = pair < n ? expert[pair] : -1, less = 0, before = 0, same = 0;
     auto sum = [&](int v) {
@@ -151,6 +162,7 @@ MOTE_FN void sort_pairs(const Sort &job, int part)
             int to = e[j] < n_expert ? start[e[j]] + count[e[j]] + __popc(before) : 0;
             __syncwarp();
             if (e[j] < n_expert) {
+                if (e[j] == n_expert - 1) check_expert(job, i);
                 job.place[i] = to;
                 job.row_of[to] = i / job.n_used;
                 if (!before) count[e[j]] += __popc(equals);

@@ -1,6 +1,7 @@
 // prefill_step.cu: what steps of many rows need around their products: activations in half precision, pairs of (row,
 // expert) in the order of experts with a list of pieces, and the sum over a row's experts. No constants.
 #include "expert.cuh"
+#include "mxfp4.cuh"
 #include "pair_sort.cuh"
 #include "prefill_half.cuh"
 #include "prefill_int8.cuh"
@@ -13,9 +14,8 @@ struct Convert {
     float *scale; // halves: [n_row]: the way back
     float2 *group; // bytes: [n_row][groups]
     int n_row, n_col;
-    int type; // f16: a row's largest value is brought to 512 .. 1024; bf16: as it is; or the columns of a group of bytes
+    int type; // of prefill_half.cuh (f16: a row's largest value is brought to 512 .. 1024); or the columns of a group of bytes
 };
-enum { TO_F16, TO_BF16 };
 enum { CONVERT_ROWS = 4, ROW_THREADS = 256, CONVERT_THREADS = CONVERT_ROWS * ROW_THREADS };
 
 // Rows first .. of a block, a warp a group.
@@ -34,6 +34,26 @@ MOTE_FN void convert_bytes(const Convert &job, int first)
         else int8_unit(four, unit, job.n_col, q, group);
 }
 
+// Four columns of each eight, v [4], of a block of 32 to MXFP4; the thread of lane ^ 2 has the others.
+MOTE_FN void round_block(float4 v[4])
+{
+    u32 most = 0;
+    MOTE_UNROLL
+    for (int t = 0; t < 4; t++) {
+        u32 x = float_bits(v[t].x) & 0x7FFFFFFFu, y = float_bits(v[t].y) & 0x7FFFFFFFu;
+        u32 z = float_bits(v[t].z) & 0x7FFFFFFFu, w = float_bits(v[t].w) & 0x7FFFFFFFu;
+        most = max(most, max(max(x, y), max(z, w)));
+    }
+    most = max(most, __shfl_xor_sync(~0u, most, 2));
+    int exponent = mxfp4_exponent(most);
+    float scale = mxfp4_scale(exponent), inverse = mxfp4_inverse(exponent);
+    MOTE_UNROLL
+    for (int t = 0; t < 4; t++) {
+        v[t].x = mxfp4_value(v[t].x, inverse) * scale, v[t].y = mxfp4_value(v[t].y, inverse) * scale;
+        v[t].z = mxfp4_value(v[t].z, inverse) * scale, v[t].w = mxfp4_value(v[t].w, inverse) * scale;
+    }
+}
+
 // The same to halves. A thread turns out 16 bytes: every other of four columns of each eight.
 MOTE_FN void convert_halves(const Convert &job, int first)
 {
@@ -43,7 +63,7 @@ MOTE_FN void convert_halves(const Convert &job, int first)
     const float *x = job.x + (size_t)row * job.n_col;
     u16 *out = (u16 *)job.out + (size_t)row * padded;
     float up = 1, down = 1;
-    if (job.type == TO_F16) {
+    if (job.type == AS_F16) {
         float m = 0;
         for (int c = thread * 4; there && c < job.n_col; c += ROW_THREADS * 4) {
             float4 v = *(const float4 *)(x + c);
@@ -59,23 +79,26 @@ MOTE_FN void convert_halves(const Convert &job, int first)
     }
     if (!there) return;
     if (thread == 0) job.scale[row] = down;
-    for (int i = thread; i < padded / 8; i += ROW_THREADS) {
+    for (int i = thread; i / 32 * 32 < padded / 8; i += ROW_THREADS) { // whole warps
         int base = i / 4 * 32 + i % 4 / 2 * 4;
-        u32 w[4] = {0, 0, 0, 0};
-        if (base < job.n_col)
-            MOTE_UNROLL
-            for (int t = 0; t < 4; t++) {
-                float4 v = *(const float4 *)(x + base + 8 * t);
-                float low = i & 1 ? v.y : v.x, high = i & 1 ? v.w : v.z;
-                w[t] = job.type == TO_BF16 ? pack_bf16x2(low, high) : pack_half2(low * up, high * up);
-            }
-        *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
+        float4 v[4];
+        u32 w[4];
+        MOTE_UNROLL
+        for (int t = 0; t < 4; t++)
+            v[t] = base < job.n_col ? *(const float4 *)(x + base + 8 * t) : make_float4(0, 0, 0, 0);
+        if (job.type == AS_MXFP4) round_block(v);
+        MOTE_UNROLL
+        for (int t = 0; t < 4; t++) {
+            float low = i & 1 ? v[t].y : v[t].x, high = i & 1 ? v[t].w : v[t].z;
+            w[t] = job.type == AS_F16 ? pack_half2(low * up, high * up) : pack_bf16x2(low, high);
+        }
+        if (i < padded / 8) *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
     }
 }
 
 MOTE_FN void convert_rows(const Convert &job, int first)
 {
-    if (job.type > TO_BF16) convert_bytes(job, first);
+    if (job.type > AS_MXFP4) convert_bytes(job, first);
     else convert_halves(job, first);
 }
 
