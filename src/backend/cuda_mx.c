@@ -31,7 +31,7 @@ struct mx_list {
         int n_pair;
     } pieces;
     int32_t *wide;
-    int n_part, is_rest;
+    int n_part, is_rest, has_wide;
 };
 struct gate_up_job {
     struct mx_list list;
@@ -45,7 +45,8 @@ struct down_job {
 struct large_gate_up_job {
     struct mx_list list;
     const uint8_t *base;
-    struct mx_rows x, h;
+    struct mx_rows x;
+    float *h;
 };
 struct large_down_job {
     struct mx_list list;
@@ -62,15 +63,15 @@ struct sum_job {
     int n_used, d_model, is_flat_bf16, is_bf16;
 };
 
-enum { BEGIN, SUM };
-static const struct cuda_text step_text = {.name = "mx_step.cu", .kernel = {"mx_begin", "mx_sum"}};
+enum { BEGIN, QUANTISE, SUM };
+static const struct cuda_text step_text = {.name = "mx_step.cu", .kernel = {"mx_begin", "mx_quantise", "mx_sum"}};
 enum { GATE_UP, DOWN };
 static const struct cuda_text small_text = {
     .name = "mx_small.cu", .kernel = {"mx_small_gate_up", "mx_small_down"}, .shared = 1};
 static const struct cuda_text large_text = {
     .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
 
-static const int large_width[2] = {64, 128}, large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
+static const int large_width[2] = {64, 192}, large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
 
@@ -79,6 +80,7 @@ enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK =
 struct scratch {
     struct mx_rows x, large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
     struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
+    float *hidden;             /* [pairs][n_ff]: large_h before it is quantised */
     void *flat;                /* [pairs][d_model] f32, or bf16 */
     int32_t *row_of, *place;
     int32_t *piece, *n_piece, *wide;
@@ -110,6 +112,7 @@ static size_t cut(const struct mote_backend_limits *l, void *base, struct scratc
     s->h.scale = take(base, &total, pair, ff / 32 * sizeof(float));
     s->large_h.q = take(base, &total, pair, ff);
     s->large_h.scale = take(base, &total, pair, ff / UNIT * sizeof(float));
+    s->hidden = take(base, &total, pair, (size_t)l->n_ff * sizeof(float));
     s->flat = take(base, &total, pair, (size_t)l->d_model * sizeof(float));
     s->row_of = take(base, &total, pair, sizeof *s->row_of);
     s->place = take(base, &total, pair, sizeof *s->place);
@@ -216,14 +219,20 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     struct mx_list list = {.pieces = {e->slot, s.piece, s.n_piece, s.row_of, n_pair},
                            .wide = s.wide,
                            .n_part = (width + SMALL_WIDTH - 1) / SMALL_WIDTH,
-                           .is_rest = is_large};
+                           .is_rest = is_large,
+                           .has_wide = e->n_wide > 0};
     size_t shared = cuda->info->shared_bytes;
     if (is_large) {
         unsigned block = (unsigned)large_block[wide];
-        struct large_gate_up_job up = {list, e->base, s.large_x, s.large_h};
+        struct large_gate_up_job up = {list, e->base, s.large_x, s.hidden};
+        struct quantise_job hidden = {
+            .x = s.hidden, .large = s.large_h, .wide = s.wide, .n_row = n_pair, .n_col = (int)e->n_ff};
         struct large_down_job down = {list, e->base, s.large_h, s.flat};
-        void *up_args[] = {&up}, *down_args[] = {&down};
+        void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
+        TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
+                          ceil_div(n_pair * (int64_t)(padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1, 1, BEGIN_BLOCK, 0,
+                          hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     struct gate_up_job up = {list, s.x, s.h};

@@ -22,9 +22,6 @@ MOTE_FN void barrier_wait(u32 at, u32 parity)
                  ::"r"(at), "r"(parity)
                  : "memory");
 }
-// The asynchronous copies (stage_copy) that this thread has under way arrive, when they are done, in its place.
-MOTE_FN void barrier_arrive_copied(u32 at) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory"); }
-
 // `n` threads (whole warps) of the block meet; name: 1..15.
 MOTE_FN void meet(int name, int n) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(n) : "memory"); }
 
@@ -79,27 +76,57 @@ template <int STAGES, int BYTES> struct Stages {
     }
 };
 
+// A filler's stages whose copies (stage_copy) are under way: each is handed over when it is there, AHEAD stages later. (An arrival
+// that the copies themselves make, cp.async.mbarrier.arrive, lets no later copy of the warp start before: one stage at a time.)
+template <int STAGES, int AHEAD> struct Sent {
+    static_assert(AHEAD < STAGES, "the stage that is waited for would have no place");
+    u32 full, slot; // barrier of slot 0; of the oldest
+    int n;
+
+    MOTE_FN void start(u32 full_barriers) { full = full_barriers, slot = 0, n = 0; }
+    MOTE_FN void hand_over()
+    {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // the tensor cores read it
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(full + 8 * slot);
+        if (++slot == STAGES) slot = 0;
+    }
+    // All copies of a stage have been asked for.
+    MOTE_FN void add()
+    {
+        copy_commit();
+        if (n < AHEAD) n++;
+        else {
+            copy_wait<AHEAD>();
+            hand_over();
+        }
+    }
+    MOTE_FN void finish()
+    {
+        copy_wait<0>();
+        for (; n > 0; n--) hand_over();
+    }
+};
+
 // ---- the work ----
 
 // What both kernels' jobs begin with. Pieces of experts whose scales the large kernels cannot hold beside each other (piece.w) are
 // the small ones' alone; so are all pieces when a row of activations has such a block, which the flag says.
 struct MxList {
     Pieces pieces;
-    int *wide;  // such a row has been met; written by mx_begin and mx_large_gate_up
+    int *wide;  // such a row has been met; written by who quantises (mx_step.cu)
     int n_part; // small: parts of SMALL_PIECE pairs that a piece is taken in
-    int is_rest; // small: of the large kernels, what these leave; otherwise everything
+    int is_rest; // small: what the large kernels leave; otherwise everything
+    int has_wide; // there are pieces with w
 };
 constexpr int SMALL_PIECE = 8;
 
-// Part `at` of the list's pieces; no pairs (z 0 or less) where it is not this kernel's.
-template <bool SMALL> MOTE_FN int4 part_of(const MxList &list, int at, bool all_wide)
+// Part `at` of the list's pieces, for the small kernels: no pairs (z 0 or less) where it is not theirs.
+MOTE_FN int4 small_part(const MxList &list, int at, bool all_wide)
 {
-    int4 piece = list.pieces.piece[SMALL ? at / list.n_part : at];
-    bool is_wide = piece.w || all_wide;
-    if (SMALL) {
-        int first = at % list.n_part * SMALL_PIECE;
-        piece.y += first, piece.z = list.is_rest && !is_wide ? 0 : min(SMALL_PIECE, piece.z - first);
-    } else if (is_wide) piece.z = 0;
+    int4 piece = list.pieces.piece[at / list.n_part];
+    int first = at % list.n_part * SMALL_PIECE;
+    piece.y += first, piece.z = list.is_rest && !piece.w && !all_wide ? 0 : min(SMALL_PIECE, piece.z - first);
     return piece;
 }
 

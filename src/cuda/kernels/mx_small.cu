@@ -41,18 +41,19 @@ struct MxDown {
 };
 
 typedef Stages<STAGES, STAGE_BYTES> Ring;
+typedef Sent<STAGES, STAGES - GROUPS - 1> Filled; // a stage for each group, the others on their way
 
 // The kernels' beginning: returns how many parts of pieces there are to look at.
 MOTE_FN int ring_start(Ring &ring, const MxList &list, bool &all_wide)
 {
     u32 at = shared_address(shared);
     ring.start(at + SUM_BYTES, at + SUM_BYTES + STAGES * STAGE_BYTES);
-    if (threadIdx.x == 0) ring.init(FILLERS, GROUP_THREADS / 32);
+    if (threadIdx.x == 0) ring.init(FILLERS / 32, GROUP_THREADS / 32);
     chain_launch();
     chain_wait();
     all_wide = list.is_rest && *list.wide; // written before this kernel alone
     __syncthreads();
-    return *list.pieces.n_piece * list.n_part;
+    return list.is_rest && !all_wide && !list.has_wide ? 0 : *list.pieces.n_piece * list.n_part;
 }
 
 // The fillers: where a thread's 16 bytes of a stage come from. Of the piece's tokens it has chunk thread % CHUNKS of every
@@ -72,7 +73,7 @@ template <class T> struct Fill {
     }
 
     // The stage of units unit .. of four tiles, `first` and `second` two neighbours each.
-    MOTE_FN void stage(const Ring &ring, const u8 *first, const u8 *second, const MxRows &rows, int unit) const
+    MOTE_FN void stage(const Ring &ring, Filled &filled, const u8 *first, const u8 *second, const MxRows &rows, int unit) const
     {
         int n = min(STAGE_UNITS, T::UNITS - unit);
         ring.wait_empty();
@@ -103,7 +104,7 @@ template <class T> struct Fill {
             if (token < count && at < n * (ROW_UNIT / 16))
                 stage_copy(to + AT_ROW + token * ROW_BYTES + at * 16, rows.q + ((size_t)row[i] + unit) * ROW_UNIT + at * 16);
         }
-        barrier_arrive_copied(ring.full());
+        filled.add();
     }
 };
 
@@ -224,8 +225,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
     bool all_wide;
     int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
     if (threadIdx.x >= CONSUMERS) {
-        auto work_of = [&](int item) { return Work(job.list, part_of<true>(job.list, min(item / UP_BLOCKS, n_part - 1), all_wide), !GATED, 1); };
+        auto work_of = [&](int item) { return Work(job.list, small_part(job.list, min(item / UP_BLOCKS, n_part - 1), all_wide), !GATED, 1); };
         Work next = work_of(blockIdx.x);
+        Filled filled;
+        filled.start(ring.barriers);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
@@ -235,14 +238,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
             size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
             const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
             MOTE_ROLLED
-            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, first, second, job.x, unit);
+            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, filled, first, second, job.x, unit);
         }
+        filled.finish();
         return;
     }
     int at = 0, turn = 0; // stages before this piece
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = part_of<true>(job.list, item / UP_BLOCKS, all_wide);
+        int4 piece = small_part(job.list, item / UP_BLOCKS, all_wide);
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
@@ -294,8 +298,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
     bool all_wide;
     int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
     if (threadIdx.x >= CONSUMERS) {
-        auto work_of = [&](int item) { return Work(job.list, part_of<true>(job.list, min(item / DOWN_BLOCKS, n_part - 1), all_wide), 2, 2); };
+        auto work_of = [&](int item) { return Work(job.list, small_part(job.list, min(item / DOWN_BLOCKS, n_part - 1), all_wide), 2, 2); };
         Work next = work_of(blockIdx.x);
+        Filled filled;
+        filled.start(ring.barriers);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
@@ -307,14 +313,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
             for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS)
                 MOTE_ROLLED
                 for (int part = 0; part < GROUPS; part++, ring.next())
-                    fill.stage(ring, record + part * TILES * T::BYTES, record + (part * TILES + 2) * T::BYTES, job.h, unit);
+                    fill.stage(ring, filled, record + part * TILES * T::BYTES, record + (part * TILES + 2) * T::BYTES, job.h, unit);
         }
+        filled.finish();
         return;
     }
     ring.next(group);
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = part_of<true>(job.list, item / DOWN_BLOCKS, all_wide);
+        int4 piece = small_part(job.list, item / DOWN_BLOCKS, all_wide);
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED

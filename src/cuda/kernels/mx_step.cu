@@ -16,7 +16,7 @@ MOTE_FN float4 four_of(const void *from, size_t at, bool is_bf16)
 
 struct MxQuantise {
     const void *x; // [n_row][n_col] f32, or bf16
-    MxRows small, large; // large.q null: small alone
+    MxRows small, large; // q null: not wanted
     int *wide;           // large: set when a block is too far below its unit's largest
     int n_row, n_col;    // n_col a multiple of 4
     int n_plane, is_bf16;
@@ -29,8 +29,8 @@ MOTE_FN void quantise_unit(const MxQuantise &job, int at)
     if (row >= job.n_row) return;
     float4 v = make_float4(0, 0, 0, 0);
     if (column < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column, job.is_bf16);
-    if (job.n_plane == 1) mx_put_blocks<1>(v, job.small, row, n_unit, unit);
-    else mx_put_blocks<2>(v, job.small, row, n_unit, unit);
+    if (job.small.q && job.n_plane == 1) mx_put_blocks<1>(v, job.small, row, n_unit, unit);
+    else if (job.small.q) mx_put_blocks<2>(v, job.small, row, n_unit, unit);
     if (job.large.q && mx_put_unit(v, job.large, row, n_unit, unit) && threadIdx.x % 32 == 0) *job.wide = 1;
 }
 
@@ -41,6 +41,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_c
     chain_wait();
     if ((int)blockIdx.x < sort.n_part) sort_pairs(sort, blockIdx.x);
     else quantise_unit(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
+}
+
+// Grid: units of all rows / 32.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_quantise(const __grid_constant__ MxQuantise job)
+{
+    chain_launch();
+    chain_wait();
+    quantise_unit(job, blockIdx.x * WARPS + threadIdx.x / 32);
 }
 
 struct MxSum {

@@ -15,7 +15,6 @@ constexpr int MX_BASE_SHIFT = 5;
 MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOTE_FN void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> MOTE_FN void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
-MOTE_FN void tokens_seen() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // One product of 32 columns; `fresh`: d starts at zero. b: the lower half of B's descriptor (rows of 128 bytes, swizzled).
 template <int N> struct WgmmaE4M3;
