@@ -4,7 +4,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct cuda_text rows_text = {
@@ -654,9 +653,6 @@ static mote_status create(const struct mote_backend_options *options,
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
     cuda->moe_unfused = options->moe_unfused;
     cuda->compact = options->compact;
-    cuda->mx_large_from = getenv("MX_LARGE") ? atof(getenv("MX_LARGE")) : 10;
-    cuda->mx_from = getenv("MX_FROM") ? atoi(getenv("MX_FROM")) : 1;
-    cuda->mx_wide_from = getenv("MX_WIDE") ? atof(getenv("MX_WIDE")) : 70;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

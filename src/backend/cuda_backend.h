@@ -98,7 +98,7 @@ struct cuda_experts {
     const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
     const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
     int32_t n_wide;      /* how many experts that are */
-    int is_mx, mx_planes, mx_small, mx_large[2];
+    int is_mx, mx_small, mx_large[2];
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -188,8 +188,6 @@ struct cuda_backend {
     int shortlist_program;               /* with limits.n_vocab */
     int prefill_program, prefill_x_type; /* prefill_step.cu; what its copy of x is made of */
     int mx_program;                      /* mx_step.cu */
-    double mx_large_from, mx_wide_from;
-    int mx_from;
 };
 
 /* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same

@@ -8,8 +8,6 @@
  * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
  * runs dry; the grid depends on the device alone.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include "backend/cuda_backend.h"
 
 /* ---- what the kernels are called with, as they declare it ---- */
@@ -22,7 +20,7 @@ struct quantise_job {
     const void *x;
     struct mx_rows small, large;
     int32_t *wide;
-    int n_row, n_col, n_plane, is_bf16;
+    int n_row, n_col, is_bf16;
 };
 struct mx_list {
     struct {
@@ -73,6 +71,9 @@ static const struct cuda_text large_text = {
 
 static const int large_width[2] = {64, 192}, large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
+/* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9:
+ * 694 us by small ones and 698 by large ones at 3, 855 and 790 at 6; 2,290 by narrow pieces and 2,330 by wide ones at 96). */
+enum { LARGE_FROM = 5, WIDE_FROM = 100 };
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
 
 /* ---- scratch ---- */
@@ -104,11 +105,11 @@ static size_t cut(const struct mote_backend_limits *l, void *base, struct scratc
 {
     size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = padded(l->d_model),
            ff = padded(l->n_ff);
-    s->x.q = take(base, &total, row, 2 * d);
+    s->x.q = take(base, &total, row, d);
     s->x.scale = take(base, &total, row, d / 32 * sizeof(float));
     s->large_x.q = take(base, &total, row, d);
     s->large_x.scale = take(base, &total, row, d / UNIT * sizeof(float));
-    s->h.q = take(base, &total, pair, 2 * ff);
+    s->h.q = take(base, &total, pair, ff);
     s->h.scale = take(base, &total, pair, ff / 32 * sizeof(float));
     s->large_h.q = take(base, &total, pair, ff);
     s->large_h.scale = take(base, &total, pair, ff / UNIT * sizeof(float));
@@ -125,7 +126,7 @@ static size_t cut(const struct mote_backend_limits *l, void *base, struct scratc
 size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits)
 {
     struct scratch ignored;
-    return cut(limits, NULL, &ignored);
+    return limits->act_moe >> MOTE_ACT_MXFP4 & 1 ? cut(limits, NULL, &ignored) : 0;
 }
 
 /* ---- programs ---- */
@@ -153,20 +154,20 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
     mote_cuda_activation_text(&e->activation, activation);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
     TRY(mote_cuda_program(cuda, &small_text, &e->mx_small,
-                          "W0=%s D_MODEL=%lld N_FF=%lld PLANES=1 MX_SHARED=%zu %s", text,
+                          "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s", text,
                           (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes, activation));
     for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
         TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
                               "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu %s", text,
                               (long long)e->d_model, (long long)e->n_ff, large_width[wide],
                               cuda->info->shared_bytes, activation));
-    e->is_mx = e->mx_planes = 1;
+    e->is_mx = 1;
     return MOTE_OK;
 }
 
 int mote_cuda_mx_takes(const struct cuda_backend *cuda, const struct mote_moe *job)
 {
-    return job->n_row >= cuda->mx_from && job->n_used && ((const struct cuda_experts *)job->experts->placed)->is_mx && !job->shared &&
+    return job->n_used && ((const struct cuda_experts *)job->experts->placed)->is_mx && !job->shared &&
            !cuda->moe_unfused && !job->hidden && job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
 }
 
@@ -186,7 +187,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
     unsigned n_sm = (unsigned)cuda->info->n_sm;
     double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
-    int is_large = e->first == CUDA_GATE && mean >= cuda->mx_large_from, wide = mean >= cuda->mx_wide_from,
+    int is_large = e->first == CUDA_GATE && mean >= LARGE_FROM, wide = mean >= WIDE_FROM,
         width = is_large ? large_width[wide] : SMALL_WIDTH;
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
@@ -195,7 +196,6 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .wide = s.wide,
                                     .n_row = (int)job->n_row,
                                     .n_col = (int)job->d_model,
-                                    .n_plane = e->mx_planes,
                                     .is_bf16 = job->x_type == MOTE_BF16};
     if (is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     n_part = n_part < 1 ? 1 : n_part > 16 ? 16 : n_part;

@@ -132,9 +132,8 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"prefill_int8_down.cu", "W0=" TILE_Q1_0 " COLS=768 X_GROUP=128"}, "Q1_0", 1},
 
     {{"mx_step.cu", ""}, "all", 0},
-    {{"mx_small.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 PLANES=1 MX_SHARED=232448" SWIGLU}, "a4", 0},
-    {{"mx_small.cu", "W0=" TILE_MXFP4 " D_MODEL=2880 N_FF=2880 PLANES=2 MX_SHARED=232448" SWIGLU_OAI}, "a16", 0},
+    {{"mx_small.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 MX_SHARED=232448" SWIGLU}, "a4", 0},
     {{"mx_large.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 WIDTH=64 MX_SHARED=232448" SWIGLU}, "a4-64", 0},
-    {{"mx_large.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 WIDTH=128 MX_SHARED=232448" SWIGLU}, "a4-128", 0},
+    {{"mx_large.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 WIDTH=192 MX_SHARED=232448" SWIGLU}, "a4-192", 0},
     {{NULL, NULL}, NULL, 0},
 };

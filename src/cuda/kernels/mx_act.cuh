@@ -1,16 +1,14 @@
 // mx_act.cuh: rows of activations as the MXFP4 kernels of sm_90 (mx_small.cu, mx_large.cu) read them.
 //
-//   small, PLANES 1   q [row][unit][4 blocks][32] s8: twice the e2m1 value; scale [row][unit][4]: what one of q stands for
-//   small, PLANES 2   q [row][unit][4 blocks][2: high, low][32] s8: 16-bit integers (act.cuh); scale [row][unit][4]
-//   large             q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the unit's largest;
-//                     column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit]: the unit's
+//   small   q [row][unit][4 blocks][32] s8: twice the e2m1 value; scale [row][unit][4]: what one of q stands for
+//   large   q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the unit's largest; column
+//           8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit]: the unit's
 //
 // Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN.
 //
 // Owns: those layouts and who of a warp holds which column. The rule is mxfp4.cuh's.
 #ifndef MX_ACT_CUH
 #define MX_ACT_CUH
-#include "act.cuh"
 #include "mxfp4.cuh"
 
 struct MxRows {
@@ -18,17 +16,13 @@ struct MxRows {
     float *scale;
 };
 
-// Block `block` of 32 columns of a row; a lane a column.
-template <int N_PLANE> MOTE_FN void mx_put_block(float x, const MxRows &rows, size_t row, int n_unit, int block)
+// Small: block `block` of 32 columns of a row; a lane a column.
+MOTE_FN void mx_put_block(float x, const MxRows &rows, size_t row, int n_unit, int block)
 {
     size_t at = row * (4 * n_unit) + block;
-    int lane = threadIdx.x % 32;
-    if constexpr (N_PLANE == 2) quantise32<false>(x, lane, MOTE_ROUND_I16, rows.q + at * 64, rows.scale + at);
-    else {
-        int e = mxfp4_exponent(__reduce_max_sync(~0u, float_bits(x) & 0x7FFFFFFF));
-        rows.q[at * 32 + lane] = e == MXFP4_NO_NUMBER ? 0 : mxfp4_twice(x, mxfp4_inverse(e));
-        if (lane == 0) rows.scale[at] = mxfp4_scale(e) * 0.5f;
-    }
+    int lane = threadIdx.x % 32, e = mxfp4_exponent(__reduce_max_sync(~0u, float_bits(x) & 0x7FFFFFFF));
+    rows.q[at * 32 + lane] = e == MXFP4_NO_NUMBER ? 0 : mxfp4_twice(x, mxfp4_inverse(e));
+    if (lane == 0) rows.scale[at] = mxfp4_scale(e) * 0.5f;
 }
 
 // The largest magnitude of a block, as bits, when a lane holds columns 4 lane .. + 3 of a unit.
@@ -42,29 +36,15 @@ MOTE_FN u32 mx_most(float4 x)
 }
 MOTE_FN u32 mx_bytes(int a, int b, int c, int d) { return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24; }
 
-// The same of a unit of a row, by one warp: columns 4 lane .. + 3.
-template <int N_PLANE> MOTE_FN void mx_put_blocks(float4 x, const MxRows &rows, size_t row, int n_unit, int unit)
+// Small: a unit of a row, by one warp: columns 4 lane .. + 3.
+MOTE_FN void mx_put_blocks(float4 x, const MxRows &rows, size_t row, int n_unit, int unit)
 {
-    int lane = threadIdx.x % 32;
+    int lane = threadIdx.x % 32, e = mxfp4_exponent(mx_most(x));
     size_t block = (row * n_unit + unit) * 4 + lane / 8;
-    u32 most = mx_most(x);
-    i8 *q = rows.q + block * (32 * N_PLANE) + lane % 8 * 4;
-    if constexpr (N_PLANE == 2) { // as quantise32
-        float m = bits_float(most);
-        bool is_zero = m < 1e-30f;
-        float up = is_zero ? 0 : __fdividef(32512.0f, m);
-        int a = __float2int_rn(x.x * up), b = __float2int_rn(x.y * up), c = __float2int_rn(x.z * up), d = __float2int_rn(x.w * up);
-        int high[4] = {(a + 128) >> 8, (b + 128) >> 8, (c + 128) >> 8, (d + 128) >> 8};
-        *(u32 *)q = mx_bytes(high[0], high[1], high[2], high[3]);
-        *(u32 *)(q + 32) = mx_bytes(a - 256 * high[0], b - 256 * high[1], c - 256 * high[2], d - 256 * high[3]);
-        if (lane % 8 == 0) rows.scale[block] = is_zero ? 0 : m * (1.0f / 32512.0f);
-    } else {
-        int e = mxfp4_exponent(most), is_number = e != MXFP4_NO_NUMBER;
-        float inverse = mxfp4_inverse(e);
-        u32 four = mx_bytes(mxfp4_twice(x.x, inverse), mxfp4_twice(x.y, inverse), mxfp4_twice(x.z, inverse), mxfp4_twice(x.w, inverse));
-        *(u32 *)q = is_number ? four : 0;
-        if (lane % 8 == 0) rows.scale[block] = mxfp4_scale(e) * 0.5f;
-    }
+    float inverse = mxfp4_inverse(e);
+    u32 four = mx_bytes(mxfp4_twice(x.x, inverse), mxfp4_twice(x.y, inverse), mxfp4_twice(x.z, inverse), mxfp4_twice(x.w, inverse));
+    *(u32 *)(rows.q + block * 32 + lane % 8 * 4) = e == MXFP4_NO_NUMBER ? 0 : four;
+    if (lane % 8 == 0) rows.scale[block] = mxfp4_scale(e) * 0.5f;
 }
 
 // How far below a unit's largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
@@ -79,7 +59,7 @@ MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
     return v;
 }
 
-// A unit of a row, by one warp: columns 4 lane .. + 3. Whether a block lies below what e4m3 holds beside the largest.
+// Large: a unit of a row, by one warp: columns 4 lane .. + 3. Returns whether a block lies below what e4m3 holds beside the largest.
 MOTE_FN bool mx_put_unit(float4 x, const MxRows &rows, size_t row, int n_unit, int unit)
 {
     int lane = threadIdx.x % 32;

@@ -5,13 +5,13 @@
 //   mx_small_down      flat[pair] = down h, f32, to be weighed and summed in the order of a row's experts (prefill_step.cu)
 //
 // Products are integers: e2m1 doubled is a whole number, so a sum over a block of 32 is exact, and both scales are met once a
-// block: any scales are right, of weights and of activations. Activations are MXFP4 (PLANES 1: twice their value) or 16-bit
-// integers with a scale for 32 columns (PLANES 2: high and low byte, two products).
+// block: any scales are right, of weights and of activations.
 //
 // A stage is 64 rows of weights x 512 columns and the piece's tokens. Four warps fill; sixteen multiply, in groups of four that
 // take every fourth stage: of gate_up a part of the columns (sums meet at the piece's end), of down 64 rows of their own.
 //
-// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); PLANES.
+// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); MX_SHARED, bytes of a block's
+// shared memory.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
@@ -20,7 +20,7 @@
 constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, FILLERS = 128, BLOCK = CONSUMERS + FILLERS;
 constexpr int TILES = 4, STAGE_UNITS = 4, MOST = SMALL_PIECE; // tiles and units of a stage, tokens of a piece
 constexpr int CODE_BYTES = TILES * STAGE_UNITS * 1024, SCALE_BYTES = TILES * STAGE_UNITS * 64;
-constexpr int ROW_UNIT = 128 * PLANES, ROW_BYTES = STAGE_UNITS * ROW_UNIT + 32; // + 32: eight rows' words in all banks
+constexpr int ROW_UNIT = 128, ROW_BYTES = STAGE_UNITS * ROW_UNIT + 32; // + 32: eight rows' words in all banks
 constexpr int ROW_SCALE = STAGE_UNITS * 16 + 16;
 constexpr int AT_SCALE = CODE_BYTES, AT_ROW = AT_SCALE + SCALE_BYTES, AT_ROW_SCALE = AT_ROW + MOST * ROW_BYTES;
 constexpr int STAGE_BYTES = AT_ROW_SCALE + MOST * ROW_SCALE;
@@ -144,30 +144,25 @@ template <class T> MOTE_FN void multiply_tokens(u32 code, u32 item, u32 row, u32
         }
         MOTE_UNROLL
         for (int s = 0; s < 4; s++) {
-            float scale[2], v[4];
+            float scale[2];
             MOTE_UNROLL
             for (int r = 0; r < 2; r++) scale[r] = __shfl_sync(~0u, own[r], (lane & 28) | s);
+            uint2 b = shared8(row + u * ROW_UNIT + s * 32);
+            int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
+            mma_s8(c, a[s], b.x, b.y);
             MOTE_UNROLL
-            for (int p = 0; p < PLANES; p++) {
-                uint2 b = shared8(row + u * ROW_UNIT + s * (32 * PLANES) + p * 32);
-                int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
-                mma_s8(c, a[s], b.x, b.y);
-                MOTE_UNROLL
-                for (int j = 0; j < 4; j++) v[j] = p ? __fmaf_rn(256.0f, v[j], whole(c[j])) : whole(c[j]);
-            }
-            MOTE_UNROLL
-            for (int j = 0; j < 4; j++) acc[j] = __fmaf_rn(scale[j >> 1], v[j] * x_scale[j & 1][s], acc[j]);
+            for (int j = 0; j < 4; j++) acc[j] = __fmaf_rn(scale[j >> 1], whole(c[j]) * x_scale[j & 1][s], acc[j]);
         }
     }
 }
 
 // The same for a piece of FEW tokens: the eight columns of a product are then the four sub-blocks of each of them, one not 0 at a
 // time, so that scales are met once a unit, each by the lane that has them. What is added to acc is sub-block t's share.
-constexpr int FEW = 2 / PLANES;
+constexpr int FEW = 2;
 template <class T> MOTE_FN void multiply_few(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
 {
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4; // column g: sub-block g / 2, token or plane g % 2
-    row += g % 2 * (PLANES == 1 ? ROW_BYTES : 32) + g / 2 * (32 * PLANES) + 8 * t, row_scale += 4 * t;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4; // column g: sub-block g / 2, token g % 2
+    row += g % 2 * ROW_BYTES + g / 2 * 32 + 8 * t, row_scale += 4 * t;
     u32 is[4];
     MOTE_UNROLL
     for (int s = 0; s < 4; s++) is[s] = opaque(g / 2 == s);
@@ -184,13 +179,9 @@ template <class T> MOTE_FN void multiply_few(u32 code, u32 item, u32 row, u32 ro
         MOTE_UNROLL
         for (int j = 0; j < FEW; j++) x_scale[j] = bits_float(shared4(row_scale + j * ROW_SCALE + u * 16));
         MOTE_UNROLL // scale by scale: a block of zeros may have any, and 0 times their product could be no number
-        for (int r = 0; r < 2; r++) {
-            if constexpr (PLANES == 2)
-                acc[2 * r] = __fmaf_rn(own[r], x_scale[0] * __fmaf_rn(256.0f, whole(c[2 * r]), whole(c[2 * r + 1])), acc[2 * r]);
-            else
-                MOTE_UNROLL
-                for (int j = 0; j < 2; j++) acc[2 * r + j] = __fmaf_rn(own[r], x_scale[j] * whole(c[2 * r + j]), acc[2 * r + j]);
-        }
+        for (int r = 0; r < 2; r++)
+            MOTE_UNROLL
+            for (int j = 0; j < FEW; j++) acc[2 * r + j] = __fmaf_rn(own[r], x_scale[j] * whole(c[2 * r + j]), acc[2 * r + j]);
     }
 }
 
@@ -281,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
                     float up = sum(GATED ? 32 + c : c);
                     v = activation(ACTIVATION, LIMIT, GATED ? sum(c) : up, up);
                 }
-                mx_put_block<PLANES>(v, job.h, piece.y + warp, UNITS_H, column / 32);
+                mx_put_block(v, job.h, piece.y + warp, UNITS_H, column / 32);
             }
         }
     }

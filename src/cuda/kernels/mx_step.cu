@@ -19,7 +19,7 @@ struct MxQuantise {
     MxRows small, large; // q null: not wanted
     int *wide;           // large: set when a block is too far below its unit's largest
     int n_row, n_col;    // n_col a multiple of 4
-    int n_plane, is_bf16;
+    int is_bf16;
 };
 
 // Unit `at` of all rows' units, by one warp.
@@ -29,8 +29,7 @@ MOTE_FN void quantise_unit(const MxQuantise &job, int at)
     if (row >= job.n_row) return;
     float4 v = make_float4(0, 0, 0, 0);
     if (column < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column, job.is_bf16);
-    if (job.small.q && job.n_plane == 1) mx_put_blocks<1>(v, job.small, row, n_unit, unit);
-    else if (job.small.q) mx_put_blocks<2>(v, job.small, row, n_unit, unit);
+    if (job.small.q) mx_put_blocks(v, job.small, row, n_unit, unit);
     if (job.large.q && mx_put_unit(v, job.large, row, n_unit, unit) && threadIdx.x % 32 == 0) *job.wide = 1;
 }
 
