@@ -210,6 +210,12 @@ static inline int atomicAdd(int *at, int v)
     *at += v;
     return old;
 }
+static inline int atomicCAS(int *at, int from, int to)
+{
+    int old = *at;
+    if (old == from) *at = to;
+    return old;
+}
 
 /* body(argument) by every thread of every block. */
 static inline void device_run(dim3 grid, unsigned block, void (*body)(void *), void *argument)

@@ -179,12 +179,6 @@ static inline float warp_sum(float v) /* the exchanges of common.cuh at once, in
         }
     });
 }
-static inline int atomicCAS(int *at, int from, int to)
-{
-    int old = *at;
-    if (old == from) *at = to;
-    return old;
-}
 static inline int atomicExch(int *at, int v)
 {
     int old = *at;

@@ -308,9 +308,10 @@ static void test_moe(void **state)
     array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)n_pair * KP + 8, 0xFFFF);
     array<float> flat((size_t)n_pair * COLS, NAN), shared_flat((size_t)TOKENS * COLS, NAN);
 
+    mote_step_fault fault = {};
     begin_job begin = {Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_TYPE},
-                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, n_pair, USED,
-                            EXPERTS, WIDTH, 5, 3}};
+                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, NULL, &fault,
+                            n_pair, USED, EXPERTS, WIDTH, 5, 3}};
     run(
         3 + (TOKENS + 3) / 4, 1, 1024, +[](begin_job job) { prefill_begin(job.convert, job.sort); }, begin);
 

@@ -279,12 +279,14 @@ mote_status mote_kernels_build(const char *arch, const char *model, const char *
         mote_cuda_ahead_units(m.backend, unit, n);
         unit[n++] = bandwidth_unit; /* `mote run` measures what its speed is held against */
     } else {
-        while (mote_cuda_unit_list[n].unit.text) n++;
-        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *unit, &unit), status, out);
-        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *what, &what), status, out);
-        for (size_t i = 0; i < n; i++) {
-            unit[i] = mote_cuda_unit_list[i].unit;
-            what[i] = mote_cuda_unit_list[i].what;
+        size_t room = 0;
+        while (mote_cuda_unit_list[room].unit.text) room++;
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, room, sizeof *unit, &unit), status, out);
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, room, sizeof *what, &what), status, out);
+        for (const struct mote_cuda_unit_row *row = mote_cuda_unit_list; row->unit.text; row++) {
+            if (!mote_cuda_unit_is_for(row, arch)) continue;
+            unit[n] = row->unit;
+            what[n++] = row->what;
         }
     }
     status = build_units(arch, unit, what, n, &told, fn, context);

@@ -1,9 +1,11 @@
 /* unit_list.c: the table of representative units. See unit_list.h.
  *
- * The first row of a text is what every architecture compiles; the others are compiled for sm_90a. Between
- * them they have every kind of codes and of scales.
+ * The first row of a text is what tests compile for every architecture that it is for; the others they compile for
+ * sm_90a. Between them they have every kind of codes and of scales.
  */
 #include "cuda/unit_list.h"
+
+#include <string.h>
 
 #include "cuda/layout.h"
 
@@ -42,6 +44,12 @@
         {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B activation " " routing}, name, 1 \
     }
 #define MOE(name, gate, up, down, activation) MOE_OF(name, gate, up, down, activation, ROUTING_30B)
+/* wgmma, and barriers and small floats of that generation. */
+#define MX_TEXT "W0=" TILE_MXFP4 " MX_SHARED=232448 "
+#define MX(text, constants, name)            \
+    {                                        \
+        {text, constants}, name, 1, "sm_90a" \
+    }
 
 const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"bandwidth.cu", ""}, "read", 1},
@@ -131,9 +139,16 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"prefill_int8_down.cu", "W0=" TILE_TQ2_0 " COLS=768 X_GROUP=128"}, "TQ2_0", 1},
     {{"prefill_int8_down.cu", "W0=" TILE_Q1_0 " COLS=768 X_GROUP=128"}, "Q1_0", 1},
 
-    {{"mx_step.cu", ""}, "all", 0},
-    {{"mx_small.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 MX_SHARED=232448" SWIGLU}, "a4", 0},
-    {{"mx_large.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 WIDTH=64 MX_SHARED=232448" SWIGLU}, "a4-64", 0},
-    {{"mx_large.cu", "W0=" TILE_MXFP4 " D_MODEL=7168 N_FF=512 WIDTH=192 MX_SHARED=232448" SWIGLU}, "a4-192", 0},
+    MX("mx_step.cu", "", "all"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=7168 N_FF=512" SWIGLU, "swiglu"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880" RELU2, "relu2"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64" SWIGLU, "64"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=192" SWIGLU, "192"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=192" SWIGLU_OAI, "192-odd"),
     {{NULL, NULL}, NULL, 0},
 };
+
+int mote_cuda_unit_is_for(const struct mote_cuda_unit_row *row, const char *arch)
+{
+    return !row->arch || !strcmp(row->arch, arch);
+}
