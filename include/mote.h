@@ -47,11 +47,11 @@ struct mote_model_options {
      * integers and halves); "mxfp4", 4-bit floats under a power of two for 32 where weights are MXFP4 too (GGUF's or MLX's,
      * experts and others), else as default. */
     const char *act;
-    const char *moe;            /* "fused" (default) or "unfused" */
-    int64_t n_ctx;              /* tokens per session; 0: the model's, at most 4096 */
-    int64_t n_batch;            /* rows of a prefill step; 0: 512 */
-    int64_t n_session;          /* sessions that the plan counts KV for; 0: 1 */
-    const char *kv;             /* "f16" (default), "f32", "q8_0" */
+    const char *moe;   /* "fused" (default), "unfused" (reference), "portable" (of every architecture) */
+    int64_t n_ctx;     /* tokens per session; 0: the model's, at most 4096 */
+    int64_t n_batch;   /* rows of a prefill step; 0: 512 */
+    int64_t n_session; /* sessions that the plan counts KV for; 0: 1 */
+    const char *kv;    /* "f16" (default), "f32", "q8_0" */
     mote_progress_fn *progress; /* may be NULL */
     void *progress_context;
     const char *device; /* "cpu" (default), "cuda" (the first GPU) or "cuda:N" */

@@ -94,7 +94,7 @@ static inline struct mote_backend *open_backend(const struct mote_backend_kind *
                                                 const struct mote_backend_limits *limits,
                                                 struct mote_budget *budget, int unfused)
 {
-    struct mote_backend_options options = {.moe_unfused = unfused};
+    struct mote_backend_options options = {.moe_kernels = unfused ? MOTE_MOE_UNFUSED : MOTE_MOE_FUSED};
     return open_backend_with(kind, &options, limits, budget);
 }
 

@@ -22,7 +22,8 @@
 struct run_options {
     const struct mote_backend_kind *device; /* NULL: the CPU */
     enum mote_act_wish act;
-    int n_thread, moe_unfused, taps, no_graph, compact;
+    int n_thread, taps, no_graph, compact;
+    enum mote_moe_kernels moe_kernels;
     int64_t max_row;
     size_t budget;
     struct mote_catalogue *catalogue; /* opened, and closed, by the caller; NULL: of `path` */
@@ -59,7 +60,7 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
     const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;
     struct mote_backend_options backend = {.n_thread = o->n_thread,
-                                           .moe_unfused = o->moe_unfused,
+                                           .moe_kernels = o->moe_kernels,
                                            .no_graph = o->no_graph,
                                            .compact = o->compact};
     struct mote_backend_limits limits = run->network->limits;

@@ -155,10 +155,11 @@ static void test_formats(void **state)
                                       .device = &mote_backend_cuda,
                                       .act = act_of(&recipes[r]),
                                       .max_row = FORMAT_ROWS,
+                                      .moe_kernels = MOTE_MOE_PORTABLE,
                                       .compact = recipes[r].compact};
         const char *name = recipes[r].name;
         run_open(name, &options, &fused);
-        options.moe_unfused = 1;
+        options.moe_kernels = MOTE_MOE_UNFUSED;
         run_open(name, &options, &unfused);
         /* Codes of 8 bits for activations are the CPU's own: they alone change texts where the margin is 0.3. */
         options = (struct run_options){

@@ -334,11 +334,12 @@ static void expect_same_life(const char *path, const char *what, const struct ru
 
 static void check_fused(const char *path)
 {
-    expect_same_life(
-        path, "fused and unfused",
-        &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = 16},
-        &(struct run_options){
-            .device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = 16, .moe_unfused = 1});
+    expect_same_life(path, "fused and unfused",
+                     &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = 16},
+                     &(struct run_options){.device = &mote_backend_cuda,
+                                           .act = MOTE_WISH_F32,
+                                           .max_row = 16,
+                                           .moe_kernels = MOTE_MOE_UNFUSED});
 }
 
 static void check_graph(const char *path)
@@ -460,7 +461,8 @@ static void check_fused_prompts(const char *path)
     struct run fused, unfused;
     run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32}, &fused);
     run_open(path,
-             &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32, .moe_unfused = 1},
+             &(struct run_options){
+                 .device = &mote_backend_cuda, .act = MOTE_WISH_F32, .moe_kernels = MOTE_MOE_UNFUSED},
              &unfused);
     make_prompts(&fused, prompt);
     int64_t n_vocab = (int64_t)fused.network->hyper.n_vocab;

@@ -1,5 +1,5 @@
 /* test_cuda_moe.c: the CUDA backend's expert block in every format against float64 over decoded weights, and its promises:
- * fused and one product at a time give the same bits in short steps, so do reruns and rows alone or together. A router in the
+ * fused (those of every architecture) and one product at a time give the same bits in short steps, so do reruns and rows alone or together. A router in the
  * block: test_cuda_choice.c. Without a device: need_device.h. */
 #include "moe_layer.h"
 
@@ -151,7 +151,8 @@ static void open_both(struct mote_backend *backend[2], int64_t d_model, int comp
                                          .act_moe = 7,
                                          .act_down = 7};
     for (int v = 0; v < 2; v++) {
-        struct mote_backend_options options = {.moe_unfused = v, .compact = compact};
+        struct mote_backend_options options = {.moe_kernels = v ? MOTE_MOE_UNFUSED : MOTE_MOE_PORTABLE,
+                                               .compact = compact};
         backend[v] = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     }
 }

@@ -8,7 +8,8 @@
 #include "quant/mxfp4.h"
 
 enum spread { UNIFORM, GAUSSIAN, HEAVY, WINDOW, BEYOND, SPREADS };
-static const char *const spread_name[SPREADS] = {"uniform", "gaussian", "heavy-tailed", "whole window", "beyond it"};
+static const char *const spread_name[SPREADS] = {"uniform", "gaussian", "heavy-tailed", "whole window",
+                                                 "beyond it"};
 
 struct shape {
     int32_t n_expert, n_used;
@@ -38,19 +39,32 @@ static void draw_block(enum spread spread, int top, uint8_t *out)
             double z[2];
             mote_rng_normal2(&rng, z);
             double v = fabs(z[0]) * 2;
-            int m = v < 0.25 ? 0 : v < 0.75 ? 1 : v < 1.25 ? 2 : v < 1.75 ? 3 : v < 2.5 ? 4 : v < 3.5 ? 5 : v < 5 ? 6 : 7;
-            code[j] = spread == GAUSSIAN || spread == HEAVY ? m + (z[0] < 0) * 8 : (int)mote_rng_below(&rng, 16);
+            int m = v < 0.25   ? 0
+                    : v < 0.75 ? 1
+                    : v < 1.25 ? 2
+                    : v < 1.75 ? 3
+                    : v < 2.5  ? 4
+                    : v < 3.5  ? 5
+                    : v < 5    ? 6
+                               : 7;
+            code[j] =
+                spread == GAUSSIAN || spread == HEAVY ? m + (z[0] < 0) * 8 : (int)mote_rng_below(&rng, 16);
         }
         out[1 + i] = (uint8_t)(code[0] | code[1] << 4);
     }
-    if (mote_rng_below(&rng, 50) == 0) memset(out + 1, 0, 16), out[0] = (uint8_t)mote_rng_below(&rng, 255); /* zeros under any scale */
+    if (mote_rng_below(&rng, 50) == 0)
+        memset(out + 1, 0, 16), out[0] = (uint8_t)mote_rng_below(&rng, 255); /* zeros under any scale */
 }
 
 static struct mote_matrix matrix_of(int64_t n_row, int64_t n_col, uint8_t *data)
 {
     size_t row_bytes = (size_t)(n_col / 32 * BLOCK);
-    return (struct mote_matrix){
-        .format = MOTE_FORMAT_MXFP4, .n_row = n_row, .n_col = n_col, .row_bytes = row_bytes, .data = data, .factor = 1};
+    return (struct mote_matrix){.format = MOTE_FORMAT_MXFP4,
+                                .n_row = n_row,
+                                .n_col = n_col,
+                                .row_bytes = row_bytes,
+                                .data = data,
+                                .factor = 1};
 }
 
 static double decoded(const struct mote_matrix *w, int64_t row, int64_t col)
@@ -89,7 +103,8 @@ static void layer_make(struct layer *l, const struct shape *s, enum spread sprea
                     else to[b * BLOCK] = 127;
                     if (p == 3 && row / 32 == b) to[b * BLOCK + 1 + row % 16] = row % 32 < 16 ? 2 : 2 << 4;
                 }
-                for (int64_t c = 0; c < cols; c++) l->value[p][(e * rows + row) * cols + c] = decoded(w, row, c);
+                for (int64_t c = 0; c < cols; c++)
+                    l->value[p][(e * rows + row) * cols + c] = decoded(w, row, c);
             }
         }
     }
@@ -202,12 +217,12 @@ static void rows_free(struct rows *r)
     free(r->x), free(r->weights), free(r->residual), free(r->ids), free(r->value);
 }
 
-static void run(struct mote_backend *backend, const struct mote_expert_set *set, const struct rows *r, int32_t k,
-                const float *weights, const float *residual, float *y)
+static void run(struct mote_backend *backend, const struct mote_expert_set *set, const struct rows *r,
+                int32_t k, const float *weights, const float *residual, float *y)
 {
     int64_t n = r->n * set->d_model;
-    float *x = put_floats(backend, r->x, n), *w = put_floats(backend, weights, r->n * k), *to = put_floats(backend, NULL, n),
-          *rest = residual ? put_floats(backend, residual, n) : NULL;
+    float *x = put_floats(backend, r->x, n), *w = put_floats(backend, weights, r->n * k),
+          *to = put_floats(backend, NULL, n), *rest = residual ? put_floats(backend, residual, n) : NULL;
     int32_t *ids = put(backend, r->ids, (size_t)(r->n * k) * sizeof *ids);
     poison(y, n);
     must(backend->ops->upload(backend, to, y, (size_t)n * sizeof *y));
@@ -223,7 +238,8 @@ static void run(struct mote_backend *backend, const struct mote_expert_set *set,
                            .y = to};
     must(backend->ops->moe(backend, &job));
     get_floats(backend, y, to, n);
-    take_back(backend, x), take_back(backend, w), take_back(backend, to), take_back(backend, rest), take_back(backend, ids);
+    take_back(backend, x), take_back(backend, w), take_back(backend, to), take_back(backend, rest),
+        take_back(backend, ids);
 }
 
 /* 1e-5 of the issue for a product; h is compared after its rounding, which errors of a product push over an edge now and then. */
@@ -238,8 +254,8 @@ static double larger(double a, double b)
     return b <= a ? a : b; /* NaN wins */
 }
 
-static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n, enum spread spread, struct errors *worst,
-                       struct report *report)
+static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n, enum spread spread,
+                       struct errors *worst, struct report *report)
 {
     const struct shape *s = &l->shape;
     int64_t d = s->d_model, f = s->n_ff, size = n * d;
@@ -273,17 +289,20 @@ static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n,
             int32_t e = r.ids[i * s->n_used + k];
             hidden_of(l, r.value + i * d, e, one);
             for (int64_t row = 0; row < d; row++)
-                sum[i * d + row] += (double)r.weights[i * s->n_used + k] * dot(l->value[2] + (e * d + row) * f, one, f);
+                sum[i * d + row] +=
+                    (double)r.weights[i * s->n_used + k] * dot(l->value[2] + (e * d + row) * f, one, f);
         }
     }
     run(backend, &l->set[0], &r, s->n_used, r.weights, r.residual, y);
     run(backend, &l->set[0], &r, s->n_used, r.weights, r.residual, again);
     double block = difference(y, sum, size);
     if (memcmp(y, again, (size_t)size * sizeof *y))
-        report_failure(report, "%s, %lld rows: another run gives other bits", spread_name[spread], (long long)n);
+        report_failure(report, "%s, %lld rows: another run gives other bits", spread_name[spread],
+                       (long long)n);
     if (!(hidden <= hidden_limit) || !(product <= product_limit) || !(block <= block_limit))
-        report_failure(report, "%d/%lld/%lld/%d %s, %lld rows: hidden %.1e, product %.1e, block %.1e", s->n_expert, (long long)d,
-                       (long long)f, s->n_used, spread_name[spread], (long long)n, hidden, product, block);
+        report_failure(report, "%d/%lld/%lld/%d %s, %lld rows: hidden %.1e, product %.1e, block %.1e",
+                       s->n_expert, (long long)d, (long long)f, s->n_used, spread_name[spread], (long long)n,
+                       hidden, product, block);
     worst->hidden = larger(worst->hidden, hidden), worst->product = larger(worst->product, product);
     worst->block = larger(worst->block, block);
     rows_free(&r);
@@ -294,7 +313,8 @@ static void test_block(void **state)
 {
     (void)state;
     need_device();
-    static const struct shape shapes[] = {{8, 2, 512, 256}, {6, 3, 1056, 160}, {4, 2, 512, 512}, {12, 2, 512, 96}};
+    static const struct shape shapes[] = {
+        {8, 2, 512, 256}, {6, 3, 1056, 160}, {4, 2, 512, 512}, {12, 2, 512, 96}};
     static const int64_t counts[] = {1, 3, 17, 90, 300, 700};
     struct report report;
     report_begin(&report);
@@ -320,9 +340,11 @@ static void test_block(void **state)
             for (int v = 0; v < 2; v++) must(backend->ops->place_experts(backend, &l.set[v]));
             make_ready(backend);
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-                if (!quick() || counts[c] < 100) check_rows(backend, &l, counts[c], (enum spread)spread, &worst, &report);
-            print_message("%d/%lld/%lld/%d %s: at most hidden %.1e, product %.1e, block %.1e\n", s->n_expert, (long long)s->d_model,
-                          (long long)s->n_ff, s->n_used, spread_name[spread], worst.hidden, worst.product, worst.block);
+                if (!quick() || counts[c] < 100)
+                    check_rows(backend, &l, counts[c], (enum spread)spread, &worst, &report);
+            print_message("%d/%lld/%lld/%d %s: at most hidden %.1e, product %.1e, block %.1e\n", s->n_expert,
+                          (long long)s->d_model, (long long)s->n_ff, s->n_used, spread_name[spread],
+                          worst.hidden, worst.product, worst.block);
             for (int v = 0; v < 2; v++) backend->ops->unplace(backend, l.set[v].placed);
             layer_free(&l);
         }

@@ -22,7 +22,10 @@ static void test_against_reference(void **state)
     assert_non_null(golden);
     for (int unfused = 0; unfused < 2; unfused++) {
         struct run run;
-        run_open(TINY, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 2, .moe_unfused = unfused},
+        run_open(TINY,
+                 &(struct run_options){.act = MOTE_WISH_F32,
+                                       .n_thread = 2,
+                                       .moe_kernels = unfused ? MOTE_MOE_UNFUSED : MOTE_MOE_FUSED},
                  &run);
         assert_int_equal(run.network->hyper.n_ff_shared, 64);
         assert_int_equal(run.network->layer[0].routing.renormalise, 0);

@@ -113,7 +113,7 @@ static void test_same_bits(void **state)
     (void)state;
     need_shared();
     static const struct run_options options[] = {
-        {.n_thread = 1}, {.n_thread = 2}, {.n_thread = 3}, {.n_thread = 2, .moe_unfused = 1}};
+        {.n_thread = 1}, {.n_thread = 2}, {.n_thread = 3}, {.n_thread = 2, .moe_kernels = MOTE_MOE_UNFUSED}};
     static float first[3 * 4096];
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         struct run run;

@@ -427,7 +427,9 @@ static mote_status make_backend(struct moe_bench *bench)
     const char *moe = bench->job->model->moe;
     enum mote_act_wish act = bench->job->act;
     struct mote_backend_options options = {.n_thread = bench->job->n_thread,
-                                           .moe_unfused = moe && !strcmp(moe, "unfused"),
+                                           .moe_kernels = !moe || !strcmp(moe, "fused") ? MOTE_MOE_FUSED
+                                                          : strcmp(moe, "unfused")      ? MOTE_MOE_PORTABLE
+                                                                                        : MOTE_MOE_UNFUSED,
                                            .compact = bench->job->options->compact};
     struct mote_backend_limits limits = {
         .max_row = bench->most,

@@ -301,16 +301,20 @@ struct mote_backend_limits {
                                                inputs, of inputs of down */
 };
 
+/* Which kernels compute the experts. Unfused: reference, one product at a time, then activation, then the weighted sum; the
+ * bits of the portable ones in short steps. Portable: those of every architecture; fused has others where they are faster
+ * (cuda_mx.c), with sums in another order. */
+enum mote_moe_kernels { MOTE_MOE_FUSED, MOTE_MOE_UNFUSED, MOTE_MOE_PORTABLE };
+
 struct mote_backend_options {
     int device;   /* of several: which */
     int no_graph; /* run every step launch by launch (measurements, debugging) */
     /* NULL: nobody asks. */
     void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
-    int n_thread;    /* 0: as many as CPUs */
-    int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
-                        bits */
-    int compact;     /* formats that lie wider on a device than in their file do not: less memory, slower */
+    int n_thread; /* 0: as many as CPUs */
+    enum mote_moe_kernels moe_kernels;
+    int compact; /* formats that lie wider on a device than in their file do not: less memory, slower */
 };
 
 struct mote_backend_kind {

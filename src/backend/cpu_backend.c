@@ -96,7 +96,7 @@ static mote_status cpu_scratch_bytes(const struct mote_backend_options *options,
                                      const struct mote_backend_limits *limits, size_t *bytes)
 {
     struct cpu_layout at;
-    TRY(lay_out(limits, threads_of(options), options && options->moe_unfused, &at));
+    TRY(lay_out(limits, threads_of(options), options && options->moe_kernels == MOTE_MOE_UNFUSED, &at));
     *bytes = at.bytes;
     return MOTE_OK;
 }
@@ -293,7 +293,7 @@ static mote_status fill(struct cpu_backend *cpu, const struct mote_backend_optio
     TRY(mote_cpu_tier_choose(&tier));
     cpu->kernel = mote_cpu_kernels(tier);
     cpu->n_thread = threads_of(options);
-    cpu->moe_unfused = options && options->moe_unfused;
+    cpu->moe_unfused = options && options->moe_kernels == MOTE_MOE_UNFUSED;
     cpu->own_limits = *limits;
     struct cpu_layout at;
     TRY(lay_out(limits, cpu->n_thread, cpu->moe_unfused, &at));

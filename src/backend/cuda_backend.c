@@ -651,7 +651,7 @@ static mote_status create(const struct mote_backend_options *options,
     *out = NULL;
     struct cuda_backend *cuda;
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
-    cuda->moe_unfused = options->moe_unfused;
+    cuda->moe_kernels = options->moe_kernels;
     cuda->compact = options->compact;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;

@@ -36,13 +36,7 @@ struct cuda_text {
 };
 
 /* Kernels of rows.cu, in the order of the text in cuda_backend.c. */
-enum {
-    CUDA_ROWS_INPUT,
-    CUDA_ROWS_ACTIVATE,
-    CUDA_ROWS_COMBINE,
-    CUDA_ROWS_WIDEN,
-    CUDA_ROWS_NARROW
-};
+enum { CUDA_ROWS_INPUT, CUDA_ROWS_ACTIVATE, CUDA_ROWS_COMBINE, CUDA_ROWS_WIDEN, CUDA_ROWS_NARROW };
 
 /* A text compiled with constants; loaded by `ready`. */
 struct cuda_program {
@@ -139,7 +133,8 @@ struct cuda_backend {
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
     struct mote_backend_limits own_limits, limits; /* limits: those, or of a loan */
-    int moe_unfused, compact;
+    enum mote_moe_kernels moe_kernels;
+    int compact;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
@@ -308,7 +303,8 @@ static inline int mote_cuda_sort_warps(int n_expert)
 /* Its dynamic shared memory: that, or what few pairs take. */
 static inline size_t mote_cuda_sort_shared(int n_warp, int n_expert)
 {
-    size_t counts = ((size_t)(n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t), few = 2 * 512 * sizeof(int32_t);
+    size_t counts = ((size_t)(n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t),
+           few = 2 * 512 * sizeof(int32_t);
     return counts > few ? counts : few;
 }
 
@@ -320,7 +316,7 @@ int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int fi
 /* Their programs, where there are kernels for the device and for the activations wished for; sets is_mx. */
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
 /* Is the block theirs? They take and give f32 and bf16. */
-int mote_cuda_mx_takes(const struct cuda_backend *cuda, const struct mote_moe *job);
+int mote_cuda_mx_takes(const struct mote_moe *job);
 /* The operation moe, once ids and weights are there. */
 mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 

@@ -22,7 +22,7 @@ mote_status mote_cuda_edge_moe(struct mote_backend *backend, const struct mote_m
 {
     struct cuda_backend *cuda = cuda_of(backend);
     struct mote_moe inner = *job;
-    if (mote_cuda_mx_takes(cuda, job)) return mote_cuda_moe(backend, job);
+    if (mote_cuda_mx_takes(job)) return mote_cuda_moe(backend, job);
     FAIL_IF((job->x_type != MOTE_F32 || job->y_type != MOTE_F32) && !cuda->limits.has_edges, MOTE_INTERNAL,
             "moe: rows of another type than f32 are not what the backend was created for");
     if (job->x_type != MOTE_F32) {

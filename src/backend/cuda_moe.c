@@ -367,16 +367,17 @@ static int is_chosen_inside(const struct cuda_backend *cuda, const struct mote_m
     const struct mote_route *route = job->route;
     if (!route || !job->n_used || job->n_row != 1 || !is_fused) return 0;
     const struct cuda_experts *e = job->experts->placed;
-    return e->is_tiled && !mote_cuda_mx_takes(cuda, job) && e->kind[e->first].sub != 16 && e->kind[CUDA_UP].sub != 16 &&
-           is_same_choice(&e->routing, route->routing) && fits_router(cuda, route);
+    return e->is_tiled && !mote_cuda_mx_takes(job) && e->kind[e->first].sub != 16 &&
+           e->kind[CUDA_UP].sub != 16 && is_same_choice(&e->routing, route->routing) &&
+           fits_router(cuda, route);
 }
 
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     struct block block[2];
-    int n = 0, is_fused = !cuda->moe_unfused && !job->hidden && !job->shared_hidden, all_tiled = 1,
-        is_inside = is_chosen_inside(cuda, job, is_fused);
+    int n = 0, is_fused = cuda->moe_kernels != MOTE_MOE_UNFUSED && !job->hidden && !job->shared_hidden,
+        all_tiled = 1, is_inside = is_chosen_inside(cuda, job, is_fused);
     const float *residual = job->residual;
     enum mote_act_wish wish =
         job->n_used ? ((const struct cuda_experts *)job->experts->placed)->x_act : MOTE_WISH_DEFAULT;
@@ -404,7 +405,7 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .n_used = 1,
                                     .pair_base = (int)cuda->piece_pair,
                                     .hidden = job->shared_hidden};
-    if (mote_cuda_mx_takes(cuda, job)) return mote_cuda_mx_moe(cuda, job);
+    if (mote_cuda_mx_takes(job)) return mote_cuda_mx_moe(cuda, job);
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
     if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);
     for (int i = 0; i < n; i++) {

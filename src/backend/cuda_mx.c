@@ -62,14 +62,16 @@ struct sum_job {
 };
 
 enum { BEGIN, QUANTISE, SUM };
-static const struct cuda_text step_text = {.name = "mx_step.cu", .kernel = {"mx_begin", "mx_quantise", "mx_sum"}};
+static const struct cuda_text step_text = {.name = "mx_step.cu",
+                                           .kernel = {"mx_begin", "mx_quantise", "mx_sum"}};
 enum { GATE_UP, DOWN };
 static const struct cuda_text small_text = {
     .name = "mx_small.cu", .kernel = {"mx_small_gate_up", "mx_small_down"}, .shared = 1};
 static const struct cuda_text large_text = {
     .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
 
-static const int large_width[2] = {64, 192}, large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
+static const int large_width[2] = {64, 192},
+                 large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
 /* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9:
  * 694 us by small ones and 698 by large ones at 3, 855 and 790 at 6; 2,290 by narrow pieces and 2,330 by wide ones at 96). */
@@ -79,7 +81,8 @@ enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK =
 /* ---- scratch ---- */
 
 struct scratch {
-    struct mx_rows x, large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
+    struct mx_rows x,
+        large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
     struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
     float *hidden;             /* [pairs][n_ff]: large_h before it is quantised */
     void *flat;                /* [pairs][d_model] f32, or bf16 */
@@ -148,14 +151,14 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
     if (cuda->info->cc != 90 || !mote_cuda_mx_fits(e->kind, e->first) || e->x_act != MOTE_WISH_MXFP4 ||
-        e->h_act != MOTE_WISH_MXFP4)
+        e->h_act != MOTE_WISH_MXFP4 || cuda->moe_kernels != MOTE_MOE_FUSED)
         return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
-    TRY(mote_cuda_program(cuda, &small_text, &e->mx_small,
-                          "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s", text,
-                          (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes, activation));
+    TRY(mote_cuda_program(cuda, &small_text, &e->mx_small, "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s",
+                          text, (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes,
+                          activation));
     for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
         TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
                               "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu %s", text,
@@ -165,10 +168,11 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
     return MOTE_OK;
 }
 
-int mote_cuda_mx_takes(const struct cuda_backend *cuda, const struct mote_moe *job)
+int mote_cuda_mx_takes(const struct mote_moe *job)
 {
+    int is_one = job->route && job->n_row == 1; /* whose experts kernels choose themselves (cuda_moe.c) */
     return job->n_used && ((const struct cuda_experts *)job->experts->placed)->is_mx && !job->shared &&
-           !cuda->moe_unfused && !job->hidden && job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
+           !is_one && !job->hidden && job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
 }
 
 /* ---- launches ---- */
@@ -214,8 +218,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                  .n_part = n_part};
     void *begin_args[] = {&quantise, &sort};
     int64_t units = job->n_row * (int64_t)(padded(job->d_model) / UNIT);
-    TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1, 1,
-                      BEGIN_BLOCK, mote_cuda_sort_shared(sort.n_warp, e->n_expert), begin_args));
+    TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1,
+                      1, BEGIN_BLOCK, mote_cuda_sort_shared(sort.n_warp, e->n_expert), begin_args));
     struct mx_list list = {.pieces = {e->slot, s.piece, s.n_piece, s.row_of, n_pair},
                            .wide = s.wide,
                            .n_part = (width + SMALL_WIDTH - 1) / SMALL_WIDTH,
@@ -231,8 +235,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
         TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
-                          ceil_div(n_pair * (int64_t)(padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1, 1, BEGIN_BLOCK, 0,
-                          hidden_args));
+                          ceil_div(n_pair * (int64_t)(padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1, 1,
+                          BEGIN_BLOCK, 0, hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     struct gate_up_job up = {list, s.x, s.h};
@@ -250,6 +254,6 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                           .is_flat_bf16 = is_large,
                           .is_bf16 = job->y_type == MOTE_BF16};
     void *sum_args[] = {&sum};
-    return mote_cuda_run(cuda, cuda->mx_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1, 256,
-                         0, sum_args);
+    return mote_cuda_run(cuda, cuda->mx_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1,
+                         256, 0, sum_args);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "backend/cuda_backend.h"
+#include "base/log.h"
 
 static const struct cuda_text linear_text = {
     .name = "linear.cu", .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"}};
@@ -209,15 +210,16 @@ static mote_status put_experts(struct cuda_backend *cuda,
                                const struct mote_matrix *const matrix[CUDA_PROJECTIONS],
                                struct cuda_experts *placed)
 {
-    size_t offset[CUDA_PROJECTIONS], each = 0, n_expert = (size_t)placed->n_expert,
-                                     table = table_bytes(placed->kind, placed->first, n_expert, placed->n_ff,
-                                                         placed->d_model),
-                                     bases = base_bytes(placed->n_ff, placed->d_model);
+    size_t offset[CUDA_PROJECTIONS],
+        each = 0, n_expert = (size_t)placed->n_expert,
+        table = table_bytes(placed->kind, placed->first, n_expert, placed->n_ff, placed->d_model),
+        bases = base_bytes(placed->n_ff, placed->d_model);
     for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         offset[p] = each;
         each += mote_tile_matrix_bytes(&placed->kind[p], matrix[p]->n_row, matrix[p]->n_col);
     }
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * n_expert + slack_bytes(placed->kind, placed->first, placed->n_ff),
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS,
+                               each * n_expert + slack_bytes(placed->kind, placed->first, placed->n_ff),
                                &placed->data));
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
     uint64_t *host;
@@ -231,9 +233,9 @@ static mote_status put_experts(struct cuda_backend *cuda,
         for (int p = placed->first; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
             uint8_t *to = placed->data + (size_t)e * each + offset[p];
             host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
-            status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to,
-                                has_bases ? base + (size_t)e * bases + base_at(p, placed->n_ff) : NULL,
-                                &is_wide);
+            status =
+                put_matrix(cuda, &placed->kind[p], &matrix[p][e], to,
+                           has_bases ? base + (size_t)e * bases + base_at(p, placed->n_ff) : NULL, &is_wide);
         }
         if (has_bases) wide[e] = is_wide, placed->n_wide += wide[e];
     }
@@ -327,6 +329,10 @@ mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_ex
         mote_mem_free(placed);
         return mote_context(status, "%s", set->name);
     }
+    if (placed->is_mx && placed->n_wide)
+        mote_log(MOTE_LOG_INFO,
+                 "%s: scales of %d of %d experts lie too far apart for fp8, their products stay integers",
+                 set->name, placed->n_wide, placed->n_expert);
     set->placed = placed;
     return MOTE_OK;
 }

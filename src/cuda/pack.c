@@ -224,7 +224,11 @@ void mote_tile_pack(const struct mote_tile_kind *kind, const struct mote_matrix 
 
 int mote_tile_mx_base(const uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROWS])
 {
-    enum { UNIT_CODES = 1024, ROW_CODES = 512, LANE = 16 }; /* of a unit: row g's words of all lanes, row g + 8's */
+    enum {
+        UNIT_CODES = 1024,
+        ROW_CODES = 512,
+        LANE = 16
+    }; /* of a unit: row g's words of all lanes, row g + 8's */
     int64_t n_unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     const uint8_t *item = record + n_unit * UNIT_CODES;
     int is_wide = 0;

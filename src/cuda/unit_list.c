@@ -144,7 +144,6 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880" RELU2, "relu2"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64" SWIGLU, "64"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=192" SWIGLU, "192"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=192" SWIGLU_OAI, "192-odd"),
     {{NULL, NULL}, NULL, 0},
 };
 
