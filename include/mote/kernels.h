@@ -87,8 +87,8 @@ struct mote_weights {
     const void *scale, *bias;        /* planes, where the format has them; NULL otherwise */
     enum mote_float_type scale_type; /* affine: of scale and bias */
     int32_t group;                   /* affine: columns of a scale: 32, 64, 128; 0: 64 */
-    const float *factor; /* host [n_expert]: multiplies an expert's weights, as NVFP4's tensor scale
-                                        does; NULL: 1 */
+    /* host [n_expert]: multiplies an expert's weights, as NVFP4's tensor scale does; NULL: 1 */
+    const float *factor;
 };
 
 /* How gate and up lie. In all but the first `gate` describes both, [n_expert][2 n_ff][d_model], and `up` is empty. */
@@ -164,16 +164,16 @@ struct mote_moe_call {
     void *y;              /* [n_row][d_model] of y_type */
     void *workspace;      /* mote_moe_workspace bytes, of any alignment and content */
     size_t workspace_bytes;
-    void *
-        stream; /* CUstream (cudaStream_t) of the device's primary context; NULL: the legacy default stream. CPU: not
-                   * looked at */
+    /* CUstream (cudaStream_t) of the device's primary context; NULL: the legacy default stream. CPU: not looked at */
+    void *stream;
 };
 
 /* y of the rows, by the formula at the top.
  *
  * Numerics   weights decode exactly, inputs of products are what `act` says, sums are f32 (of integers: exact), over experts in
  *            the order of the slots; one rounding, to y_type. On a GPU more than 64 rows are multiplied as halves, and weights
- *            that are none are rounded to them. The same inputs give the same bits, in every run, with any number of threads.
+ *            that are none are rounded to them; "mxfp4" on Hopper: operands are exact, and where experts have many rows each
+ *            leaves one of bf16 to the sum. The same inputs give the same bits, in every run, with any number of threads.
  * Aliasing   y may be residual; beyond that y and workspace overlap nothing.
  * GPU        launches on `stream` and returns: no allocation, copy or synchronisation, so the call may stand inside a
  *            stream capture. What a graph recorded is read again by each replay: x, ids, weights and residual may change,
