@@ -69,6 +69,10 @@ static inline int max(int a, int b)
 {
     return a > b ? a : b;
 }
+static inline u32 max(u32 a, int b)
+{
+    return max(a, (u32)b);
+}
 #define __expf expf
 #define __fdividef(a, b) ((a) / (b))
 static inline int __float2int_rn(float v)

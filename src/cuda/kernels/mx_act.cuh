@@ -50,6 +50,7 @@ MOTE_FN void mx_put_blocks(float4 x, const MxRows &rows, size_t row, int n_unit,
 // How far below a unit's largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
 constexpr int MX_TOP = 6, MX_WINDOW = 14;
 
+#ifdef __CUDACC__
 MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
 {
     u32 v;
@@ -58,6 +59,7 @@ MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
         : "f"(a), "f"(b), "f"(c), "f"(d));
     return v;
 }
+#endif
 
 // Large: a unit of a row, by one warp: columns 4 lane .. + 3. Returns whether a block lies below what e4m3 holds beside the largest.
 MOTE_FN bool mx_put_unit(float4 x, const MxRows &rows, size_t row, int n_unit, int unit)

@@ -10,6 +10,7 @@
 
 extern __shared__ __align__(1024) u8 shared[];
 
+#ifdef __CUDACC__
 // ---- barriers in shared memory ----
 
 MOTE_FN void barrier_init(u32 at, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
@@ -49,6 +50,9 @@ MOTE_FN u32 shared2(u32 at)
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
     return v;
 }
+// What this thread has copied to shared memory is there for the tensor cores.
+MOTE_FN void copies_seen() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#endif
 
 // ---- the ring ----
 
@@ -86,7 +90,7 @@ template <int STAGES, int AHEAD> struct Sent {
     MOTE_FN void start(u32 full_barriers) { full = full_barriers, slot = 0, n = 0; }
     MOTE_FN void hand_over()
     {
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // the tensor cores read it
+        copies_seen();
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(full + 8 * slot);
         if (++slot == STAGES) slot = 0;
