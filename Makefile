@@ -34,6 +34,7 @@ TEST_SRC := $(wildcard tests/test_*.c tests/test_*.cc)
 TEST_SUPPORT := $(filter-out $(TEST_SRC) tests/bench_%,$(wildcard tests/*.c))
 TEST_BIN := $(patsubst %,$(B)/%,$(basename $(TEST_SRC)))
 CUDA_BIN := $(filter $(B)/tests/test_cuda_%,$(TEST_BIN))
+EXAMPLE_BIN := $(patsubst %.c,$(B)/%,$(wildcard examples/*.c))
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/tests/%)
 
@@ -53,7 +54,8 @@ $(B)/src/cpu/%_avx2.o $(B)/src/quant/%_avx2.o: ISA := -mavx2 -mfma -mf16c -mbmi2
 $(B)/src/cpu/%_avx512.o: ISA := -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512 $(KERNEL_OPT)
 endif
 
-all: $(B)/mote $(B)/libmote.a $(B)/libmote.so
+all: $(B)/mote lib $(EXAMPLE_BIN)
+lib: $(B)/libmote.a $(B)/libmote.so
 
 ifdef SAN
 $(ISA_SRC:%.c=$(PLAIN)/%.o):
@@ -104,12 +106,18 @@ $(B)/tests/%: $(B)/tests/%.o $(TEST_SUPPORT:%.c=$(B)/%.o) $(B)/libmote.a
 	$(call say,ld)
 	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -lcmocka -o $@
 
+# Examples see the public headers alone.
+$(B)/examples/%: examples/%.c $(B)/libmote.a
+	@mkdir -p $(@D)
+	$(call say,ld)
+	$(Q)$(CC) -std=c11 $(OPT) $(WARN) $(SANFLAGS) -Iinclude $< $(B)/libmote.a $(PKG_LIBS) -o $@
+
 # A driver for tests.
 $(B)/tests/libcuda_fake.so: tests/fake/libcuda.c tests/fake/libcuda.h
 	@mkdir -p $(@D)
 	$(call say,ld)
 	$(Q)$(CC) $(CFLAGS_ALL) -fvisibility=default -shared $< -o $@
-$(B)/tests/test_cuda_device: | $(B)/tests/libcuda_fake.so
+$(B)/tests/test_cuda_device $(B)/tests/test_kernels_driver: | $(B)/tests/libcuda_fake.so
 
 $(B)/tests/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/libmote.a
 	@mkdir -p $(@D)
@@ -120,7 +128,7 @@ $(B)/bench_%: $(B)/tests/bench_%.o $(B)/libmote.a
 	$(call say,ld)
 	$(Q)$(CC) $(SANFLAGS) $^ $(PKG_LIBS) -o $@
 
-tests: $(TEST_BIN) $(FUZZ_BIN)
+tests: $(TEST_BIN) $(FUZZ_BIN) $(EXAMPLE_BIN)
 
 # ---- installing what is missing (Debian) ----
 # A package is missing when dpkg does not know it as installed; root or sudo installs, anyone else is told what to do.
@@ -148,6 +156,11 @@ test-cuda:
 	@$(MAKE) --no-print-directory -j$$(nproc) all $(CUDA_BIN)
 	@tests/run_cuda.sh $(B)
 
+# The Python module, in a Python that has torch, numpy and pytest: PYTHON=... names it. Exit 77: there is none.
+PYTHON ?= python3
+test-python: lib
+	@tests/run_python.sh $(PYTHON) $(B)/libmote.so
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/mote
 	install -m 755 $(B)/mote $(DESTDIR)$(PREFIX)/bin/mote
@@ -160,11 +173,11 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/mote.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mote.pc
 
 format:
-	find src include tests \( -name '*.c' -o -name '*.h' \) ! -path src/quant/iq_grid.c | xargs clang-format -i
+	find src include tests examples \( -name '*.c' -o -name '*.h' \) ! -path src/quant/iq_grid.c | xargs clang-format -i
 
 clean:
 	rm -rf build build-*
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all tests deps demo test test-cuda install format clean
+.PHONY: all lib tests deps demo test test-cuda test-python install format clean

@@ -24,11 +24,6 @@
 extern "C" {
 #endif
 
-#define MOTE_OPTIONS(type)  \
-    {                       \
-        sizeof(struct type) \
-    }
-
 MOTE_API const char *mote_version(void); /* "0.1.0" */
 
 /* level: 0 warning, 1 information. NULL: silence (the default). Process-wide. */
@@ -49,13 +44,14 @@ struct mote_model_options {
     int n_thread;    /* 0: all CPUs of this process */
     uint64_t memory; /* hard limit in bytes over weights, KV, scratch and tables; 0: none */
     /* Activation type of products: "default", 8-bit integers where a format's budget allows; "f32" (on a GPU: 16-bit
-     * integers and halves); "mxfp4", 4-bit floats where weights are MXFP4 too, else as default (on a CPU alone). */
+     * integers and halves); "mxfp4", 4-bit floats under a power of two for 32 where weights are MXFP4 too (GGUF's or MLX's,
+     * experts and others), else as default. */
     const char *act;
-    const char *moe;            /* "fused" (default) or "unfused" */
-    int64_t n_ctx;              /* tokens per session; 0: the model's, at most 4096 */
-    int64_t n_batch;            /* rows of a prefill step; 0: 512 */
-    int64_t n_session;          /* sessions that the plan counts KV for; 0: 1 */
-    const char *kv;             /* "f16" (default), "f32", "q8_0" */
+    const char *moe;   /* "fused" (default), "unfused" (reference), "portable" (of every architecture) */
+    int64_t n_ctx;     /* tokens per session; 0: the model's, at most 4096 */
+    int64_t n_batch;   /* rows of a prefill step; 0: 512 */
+    int64_t n_session; /* sessions that the plan counts KV for; 0: 1 */
+    const char *kv;    /* "f16" (default), "f32", "q8_0" */
     mote_progress_fn *progress; /* may be NULL */
     void *progress_context;
     const char *device; /* "cpu" (default), "cuda" (the first GPU) or "cuda:N" */
@@ -272,6 +268,11 @@ MOTE_API mote_status mote_device_bandwidth(const char *device, int n_thread, dou
 
 /* ---- 6. benchmarks ---- */
 
+/* One launch of an expert block: what the block takes longer than the same block ended before it. */
+struct mote_bench_kernel {
+    const char *name;
+    double seconds;
+};
 struct mote_bench_row {
     const char *what; /* "kernel", "moe", "model" */
     const char *name; /* kernel: "dot q4_k"; moe: the shape; model: "pp512", "tg128 @ 2048" */
@@ -281,8 +282,13 @@ struct mote_bench_row {
     double low, high;  /* minimum and maximum */
     double bytes;      /* weights read by one run */
     double operations; /* multiply-adds x 2 */
-    double floor;      /* seconds at the bandwidth measured in this run */
+    double floor;      /* seconds: bytes at the bandwidth, or operations at `rate` where those take longer */
     int64_t experts;   /* distinct experts per run; 0: none */
+    const char *act;   /* moe: mote_model_options.act, "default"; else NULL */
+    double rate;       /* operations per second that the floor counts with; 0: not known */
+    const struct mote_bench_kernel
+        *kernel; /* [n_kernel]: moe on a GPU, asked for: what the run is made of, in order */
+    size_t n_kernel;
 };
 typedef int mote_bench_fn(void *context, const struct mote_bench_row *row); /* non-zero stops */
 
@@ -290,7 +296,7 @@ struct mote_bench_options {
     size_t struct_size;
     const char *what;    /* "kernel", "moe" or "model" */
     const char *type;    /* kernel and moe: one format, NULL: all of them */
-    const char *shape;   /* moe: "128/2048/768/8" or a name of mote_synth_shape */
+    const char *shape;   /* moe: "128/2048/768/8" or a name of mote_bench_shape */
     const char *model;   /* model: path */
     const int64_t *rows; /* kernel, moe: activation rows; model: prompt lengths */
     size_t n_row;
@@ -304,8 +310,16 @@ struct mote_bench_options {
     size_t n_batch;
     const char *activation; /* moe: swiglu, swiglu_clamped, swiglu_step, swiglu_oai, relu2; NULL: swiglu */
     int compact;            /* moe: on a GPU, weights as small as where they have no room (mote_model_open) */
+    /* moe: "router" (also NULL): the block begins with a router and its choice; "uniform": experts and weights are there,
+     * drawn beforehand without favourites and, in a row, without repeats. */
+    const char *routing;
+    int kernels;      /* moe on a GPU: take the time of every launch too */
+    double bandwidth; /* bytes per second that floors count with; 0: measured */
 };
-/* *bandwidth: bytes per second of plain reads measured at the start of the run. */
+/* Shapes of expert blocks known by name: whole models', and a rank's part of one. dims: experts, model width, expert
+ * width, experts used. NULL past the end. */
+MOTE_API const char *mote_bench_shape(size_t index, int64_t dims[4]);
+/* *bandwidth: bytes per second that floors count with: the options', or plain reads measured at the start of the run. */
 MOTE_API mote_status mote_bench(const struct mote_bench_options *options, double *bandwidth,
                                 mote_bench_fn *fn, void *context);
 
@@ -347,10 +361,11 @@ struct mote_kernel_row {
 typedef void mote_kernel_fn(void *context, const struct mote_kernel_row *row);
 /* Compile into the cache, on all CPUs, what `model` (a path) needs, or representative kernels (NULL); no device is
  * needed, and a machine without NVRTC that is given the cache folder runs the model (tq1_0 and ptq1_0: where they have
- * room, see mote_model_open). arch: "sm_80", "sm_89", "sm_90a", "sm_120", ...; NULL: the first device's. MOTE_DEVICE with
- * the compiler's words, MOTE_NOT_FOUND without a compiler. */
-MOTE_API mote_status mote_kernels_build(const char *arch, const char *model, mote_progress_fn *progress,
-                                        void *progress_context, mote_kernel_fn *fn, void *context);
+ * room, see mote_model_open). arch: "sm_80", "sm_89", "sm_90a", "sm_120", ...; NULL: the first device's. act: as in
+ * mote_model_options. MOTE_DEVICE with the compiler's words, MOTE_NOT_FOUND without a compiler. */
+MOTE_API mote_status mote_kernels_build(const char *arch, const char *model, const char *act,
+                                        mote_progress_fn *progress, void *progress_context,
+                                        mote_kernel_fn *fn, void *context);
 
 #ifdef __cplusplus
 }

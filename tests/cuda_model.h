@@ -154,18 +154,63 @@ static inline void check_errors(const char *path, const char *what, struct error
                  limits->largest);
 }
 
-static inline double margin_of(const float *row, int64_t n_vocab)
-{
-    int32_t top[GOLDEN_TOP];
-    top_of(row, n_vocab, top);
-    return (double)row[top[0]] - (double)row[top[1]];
-}
-
 static inline float *new_logits(int64_t n)
 {
     float *x;
     must(mote_mem_alloc(NULL, MOTE_MEM_TABLES, (size_t)n * sizeof *x, &x));
     return x;
+}
+
+/* Every third position's error of a run against another's logits. */
+static inline void prompt_errors(struct run *run, struct run *exact, const struct prompt *prompt,
+                                 struct errors *errors)
+{
+    int64_t n_vocab = (int64_t)exact->network->hyper.n_vocab;
+    float *want = new_logits(prompt->n * n_vocab), *got = new_logits(prompt->n * n_vocab);
+    struct mote_timeline *a = run_session(exact, N_CTX, MOTE_KV_F32),
+                         *b = run_session(run, N_CTX, MOTE_KV_F32);
+    must(mote_timeline_eval_all(a, prompt->ids, prompt->n, want));
+    must(mote_timeline_eval_all(b, prompt->ids, prompt->n, got));
+    for (int64_t i = 0; i < prompt->n && errors->n < MAX_ERRORS; i += 3)
+        errors->error[errors->n++] = top_error(got + i * n_vocab, want + i * n_vocab, n_vocab);
+    mote_timeline_destroy(a);
+    mote_timeline_destroy(b);
+    mote_mem_free(want);
+    mote_mem_free(got);
+}
+
+/* Prompts on the device with activations that lose something are no further from f32 activations than the CPU's. (Not
+ * close to the CPU's: what one rounding decides otherwise is as large as all roundings a few layers on.) catalogue: of
+ * `path`, or NULL. */
+static inline void check_rounding(const char *path, const char *what, struct mote_catalogue *catalogue,
+                                  enum mote_act_wish act)
+{
+    static struct prompt prompt[N_PROMPT];
+    static const char *const where[] = {"CPU", "CUDA"};
+    struct run exact, run;
+    struct errors errors[2] = {0};
+    struct error_limits limits = {INFINITY, INFINITY, INFINITY};
+    char name[128];
+    run_open(path, &(struct run_options){.catalogue = catalogue, .act = MOTE_WISH_F32}, &exact);
+    make_prompts(&exact, prompt);
+    for (int v = 0; v < 2; v++) {
+        const struct mote_backend_kind *device = v ? &mote_backend_cuda : NULL;
+        run_open(path, &(struct run_options){.catalogue = catalogue, .act = act, .device = device}, &run);
+        for (int p = 0; p < N_PROMPT; p++) prompt_errors(&run, &exact, &prompt[p], &errors[v]);
+        snprintf(name, sizeof name, "%s, %s", what, where[v]);
+        check_errors(path, name, &errors[v], &limits); /* sorts them */
+        limits = (struct error_limits){1.5 * errors[0].error[errors[0].n / 2] + 1e-3,
+                                       1.5 * errors[0].error[errors[0].n * 9 / 10] + 1e-2, INFINITY};
+        run_close(&run);
+    }
+    run_close(&exact);
+}
+
+static inline double margin_of(const float *row, int64_t n_vocab)
+{
+    int32_t top[GOLDEN_TOP];
+    top_of(row, n_vocab, top);
+    return (double)row[top[0]] - (double)row[top[1]];
 }
 
 /* Greedy text after what the session holds. margin: how far the first was ahead, or NULL. */

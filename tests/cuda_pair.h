@@ -26,6 +26,7 @@
 #include "must.h"
 #include "need_device.h"
 #include "quant/encode.h"
+#include "quant/mxfp4.h"
 #include "random_matrix.h"
 
 enum { DECODE_ROWS = 16 }; /* steps of more rows run on tensor cores */
@@ -93,7 +94,7 @@ static inline struct mote_backend *open_backend(const struct mote_backend_kind *
                                                 const struct mote_backend_limits *limits,
                                                 struct mote_budget *budget, int unfused)
 {
-    struct mote_backend_options options = {.moe_unfused = unfused};
+    struct mote_backend_options options = {.moe_kernels = unfused ? MOTE_MOE_UNFUSED : MOTE_MOE_FUSED};
     return open_backend_with(kind, &options, limits, budget);
 }
 
@@ -348,6 +349,18 @@ static inline double *product64(const struct matrix *w, const double *x, int64_t
     return p.y;
 }
 
+/* x [n] (n a multiple of 32) as MXFP4 activations have it, in place. */
+static inline void round_mxfp4(double *x, int64_t n)
+{
+    for (int64_t c = 0; c < n; c += 32) {
+        float block[32];
+        int8_t q[32];
+        for (int i = 0; i < 32; i++) block[i] = (float)x[c + i];
+        float unit = mote_mxfp4_block(block, q);
+        for (int i = 0; i < 32; i++) x[c + i] = (double)unit * q[i];
+    }
+}
+
 /* ---- errors ---- */
 
 static inline double norm64(const double *x, int64_t n)
@@ -381,18 +394,20 @@ static inline int is_wide(const struct mote_matrix *m)
            (random_is_affine(m->format) && m->scale_format != MOTE_FORMAT_F16);
 }
 
-/* Long steps multiply such weights by activations of 8 bits, unless told otherwise (act_f32). */
+/* Long steps multiply such weights by activations of 8 bits, unless told otherwise (act). */
 static inline int is_int8(enum mote_format format)
 {
     return format == MOTE_FORMAT_TQ1_0 || format == MOTE_FORMAT_TQ2_0 || format == MOTE_FORMAT_Q1_0 ||
            format == MOTE_FORMAT_PQ2_0 || format == MOTE_FORMAT_PTQ1_0;
 }
 
-static inline double budget_of(const struct mote_matrix *m, int size, int act_f32)
+/* From x as MXFP4 has it, sums alone are rounded: both operands are exact in whatever multiplies them. */
+static inline double budget_of(const struct mote_matrix *m, int size, enum mote_act_wish act)
 {
+    if (mote_act_chosen(m->format, act) == MOTE_ACT_MXFP4) return 1e-5;
     if (is_plain(m->format)) return size == FEW ? 1e-5 : 1e-3;
     if (size == FEW) return 1e-4;
-    if (is_int8(m->format) && !act_f32) return 1.5e-2;
+    if (is_int8(m->format) && act != MOTE_WISH_F32) return 1.5e-2;
     return is_wide(m) ? 1e-2 : 2e-3;
 }
 

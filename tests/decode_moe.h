@@ -1,5 +1,6 @@
 /* decode_moe.h: moe_decode.cu and moe_reference.cu for one set of kinds, in a namespace: included once a set, with KERNELS
- * (its name), GATE, UP, DOWN, D_MODEL, N_FF, ACTIVATION and LIMIT; with a routing (N_EXPERT, ..) route.cu too. The struct
+ * (its name), GATE, UP, DOWN, D_MODEL, N_FF, ACTIVATION and LIMIT; ROUNDING of x and h, I16 without; with a routing (N_EXPERT, ..)
+ * route.cu too. The struct
  * `kind` is what a test needs of it.
  */
 #ifndef N_EXPERT
@@ -9,6 +10,9 @@
 #define N_GROUP 1
 #define N_GROUP_USED 1
 #define RENORMALISE 0
+#endif
+#ifndef ROUNDING
+#define ROUNDING MOTE_ROUND_I16
 #endif
 #define NAMED_AS(a, b) a##_##b
 #define NAMED(a, b) NAMED_AS(a, b)
@@ -63,6 +67,7 @@ constexpr auto kernel = project;
 
 struct kind {
     static constexpr struct mote_activation activation = {(enum mote_activation_kind)ACTIVATION, LIMIT};
+    static constexpr int rounding = ROUNDING;
     static constexpr int d_model = D_MODEL, n_ff = N_FF, ff_pad = FF_PAD, up_split = SPLIT,
                          down_split = DOWN_SPLIT;
     static constexpr unsigned up_threads = UP_THREADS, one_threads = DOWN_WARPS * 32,
@@ -114,6 +119,7 @@ struct kind {
 #undef N_FF
 #undef ACTIVATION
 #undef LIMIT
+#undef ROUNDING
 #undef N_EXPERT
 #undef N_USED
 #undef SCORE

@@ -69,6 +69,10 @@ static inline int max(int a, int b)
 {
     return a > b ? a : b;
 }
+static inline u32 max(u32 a, int b)
+{
+    return max(a, (u32)b);
+}
 #define __expf expf
 #define __fdividef(a, b) ((a) / (b))
 static inline int __float2int_rn(float v)
@@ -210,6 +214,12 @@ static inline int atomicAdd(int *at, int v)
     *at += v;
     return old;
 }
+static inline int atomicCAS(int *at, int from, int to)
+{
+    int old = *at;
+    if (old == from) *at = to;
+    return old;
+}
 
 /* body(argument) by every thread of every block. */
 static inline void device_run(dim3 grid, unsigned block, void (*body)(void *), void *argument)
@@ -245,10 +255,6 @@ static inline void device_end()
 
 /* ---- common.cuh and prefill_half.cuh under __CUDACC__ ---- */
 
-static inline u32 float_bits(float v)
-{
-    return same_bits<u32>(v);
-}
 static inline u32 device_pair(u16 low, u16 high)
 {
     return (u32)high << 16 | low;

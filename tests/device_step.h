@@ -23,6 +23,7 @@ extern "C" {
 #include "base/rng.h"
 #include "cuda/pack.h"
 #include "quant/decode.h"
+#include "quant/mxfp4.h"
 #include "random_matrix.h"
 }
 
@@ -177,12 +178,6 @@ static inline float warp_sum(float v) /* the exchanges of common.cuh at once, in
             memcpy(out, next, sizeof next);
         }
     });
-}
-static inline int atomicCAS(int *at, int from, int to)
-{
-    int old = *at;
-    if (old == from) *at = to;
-    return old;
 }
 static inline int atomicExch(int *at, int v)
 {
@@ -341,16 +336,16 @@ static inline weights make_weights(enum mote_format format, int n_row, int n_col
 /* ---- rows of activations ---- */
 
 struct act_rows {
-    int n_row, unit;
+    int n_row, unit, rounding;
     array<signed char> q;
     array<float> scale;
 
-    act_rows(int rows, int n_col)
-        : n_row(rows), unit((n_col + 127) / 128), q((size_t)(rows * unit * 256), 0x55),
+    act_rows(int rows, int n_col, int how = MOTE_ROUND_I16)
+        : n_row(rows), unit((n_col + 127) / 128), rounding(how), q((size_t)(rows * unit * 256), 0x55),
           scale((size_t)(rows * unit * 12), NAN)
     {
     }
-    mote_step_act view() { return mote_step_act{q.at, scale.at}; }
+    mote_step_act view() { return mote_step_act{q.at, scale.at, rounding}; }
     const float *scale_of(int row, int c) const /* and, 4 and 8 on, the sums */
     {
         return scale.at + ((long)row * unit + c / 128) * 12 + c / 32 % 4;
@@ -359,6 +354,20 @@ struct act_rows {
     {
         long block = (long)row * unit * 4 + c / 32;
         return (double)*scale_of(row, c) * (256 * q[block * 64 + c % 32] + q[block * 64 + 32 + c % 32]);
+    }
+    /* Columns c .. c + 31 are x as quant/mxfp4.c rounds it: codes, scale and sums. */
+    bool is_mxfp4(int row, int c, const float *x) const
+    {
+        int8_t want[32];
+        float unit_of = mote_mxfp4_block(x, want);
+        const signed char *got = q.at + ((long)row * unit * 4 + c / 32) * 64;
+        const float *at = scale_of(row, c);
+        int sum[2] = {0, 0};
+        for (int i = 0; i < 32; i++) {
+            if (got[i] != 0 || got[32 + i] != want[i]) return false;
+            sum[i / 16] += want[i];
+        }
+        return at[0] == unit_of && at[4] == (float)(sum[0] + sum[1]) && at[8] == (float)sum[0];
     }
     bool operator==(const act_rows &other) const
     {
@@ -376,9 +385,9 @@ static inline unsigned row_warps(int n_col)
 
 /* x [rows][n_col] normed when there is a norm; to `out` when given. */
 static inline act_rows quantised(const float *x, int rows, int n_col, const float *norm = NULL, float eps = 0,
-                                 float *out = NULL)
+                                 float *out = NULL, int rounding = MOTE_ROUND_I16)
 {
-    act_rows act(rows, n_col);
+    act_rows act(rows, n_col, rounding);
     RowList none = {};
     launch((unsigned)rows, 1, row_warps(n_col) * 32,
            [&] { input_rows(x, none, 0, norm, eps, n_col, act.unit, out, act.view()); });

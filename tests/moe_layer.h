@@ -21,6 +21,7 @@ struct recipe {
     enum mote_format scale_format;
     /* Zeros: SwiGLU; without a gate format[0] is not used. */
     struct mote_activation activation, shared_activation;
+    enum mote_act_wish act; /* of both sets */
 };
 #define ALL(f) PARTS(f, f, f, 64, F16)
 #define PARTS(g, u, d, group, scale) GROUPS(g, group, u, group, d, group, scale)
@@ -73,7 +74,7 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
                                           .gate = is_gated64(&r->activation) ? l->view : NULL,
                                           .up = l->view + n,
                                           .down = l->view + 2 * n,
-                                          .act = MOTE_WISH_F32};
+                                          .act = r->act};
     l->shared_set =
         (struct mote_expert_set){.name = "shared",
                                  .n_expert = 1,
@@ -83,7 +84,7 @@ static inline void layer_make(struct mote_rng *rng, struct layer *l, const struc
                                  .gate = is_gated64(&r->shared_activation) ? &l->shared[0].m : NULL,
                                  .up = &l->shared[1].m,
                                  .down = &l->shared[2].m,
-                                 .act = MOTE_WISH_F32};
+                                 .act = r->act};
 }
 
 static inline void layer_free(struct layer *l)
@@ -212,12 +213,21 @@ struct reference {
     double *shared_hidden;
 };
 
+/* Are the inputs of gate and up (0), of down (1) rounded to MXFP4? */
+static inline int is_mxfp4_input(const struct recipe *r, int down)
+{
+    int mx[3];
+    for (int p = 0; p < 3; p++) mx[p] = mote_act_chosen(r->format[p], r->act) == MOTE_ACT_MXFP4;
+    return down ? mx[2] : mx[1] && (mx[0] || !mote_activation_traits(r->activation.kind)->is_gated);
+}
+
 static inline void reference_row(void *context, int64_t i)
 {
     struct reference *r = context;
     const struct shape *s = &r->l->shape;
     double *sum = r->sum + i * s->d_model;
     int64_t pool = s->n_ff + s->n_expert - 1;
+    double *read = new_doubles(s->n_ff); /* a row of h as down reads it */
     memset(sum, 0, (size_t)s->d_model * sizeof *sum);
     for (int32_t k = 0; k < s->n_used; k++) {
         int64_t p = i * s->n_used + k, e = r->in->ids[p];
@@ -225,16 +235,24 @@ static inline void reference_row(void *context, int64_t i)
         for (int64_t f = 0; f < s->n_ff; f++)
             h[f] = activation64(&r->l->recipe.activation, r->up[0][i * pool + e + f],
                                 r->up[1][i * pool + e + f]);
+        memcpy(read, h, (size_t)s->n_ff * sizeof *h);
+        if (is_mxfp4_input(&r->l->recipe, 1)) round_mxfp4(read, s->n_ff);
         for (int64_t d = 0; d < s->d_model; d++)
-            sum[d] += (double)r->in->weights[p] * dot64(r->l->pool[2].value + (e + d) * s->n_ff, h, s->n_ff);
+            sum[d] +=
+                (double)r->in->weights[p] * dot64(r->l->pool[2].value + (e + d) * s->n_ff, read, s->n_ff);
     }
+    free(read);
     if (!s->n_ff_shared) return;
     double *h = r->shared_hidden + i * s->n_ff_shared, weight = 1 / (1 + exp(-(double)r->in->gate[i]));
     for (int64_t f = 0; f < s->n_ff_shared; f++)
         h[f] = activation64(&r->l->recipe.shared_activation, r->shared_up[0][i * s->n_ff_shared + f],
                             r->shared_up[1][i * s->n_ff_shared + f]);
+    read = new_doubles(s->n_ff_shared);
+    memcpy(read, h, (size_t)s->n_ff_shared * sizeof *h);
+    if (is_mxfp4_input(&r->l->recipe, 1)) round_mxfp4(read, s->n_ff_shared);
     for (int64_t d = 0; d < s->d_model; d++)
-        sum[d] += weight * dot64(r->l->shared[2].value + d * s->n_ff_shared, h, s->n_ff_shared);
+        sum[d] += weight * dot64(r->l->shared[2].value + d * s->n_ff_shared, read, s->n_ff_shared);
+    free(read);
 }
 
 static inline void reference_make(struct reference *r, const struct layer *l, const struct input *in,
@@ -243,6 +261,7 @@ static inline void reference_make(struct reference *r, const struct layer *l, co
     const struct shape *s = &l->shape;
     *r = (struct reference){.l = l, .in = in};
     double *x = widened(in->x, n_row * s->d_model);
+    if (is_mxfp4_input(&l->recipe, 0)) round_mxfp4(x, n_row * s->d_model);
     for (int p = 0; p < 2; p++) {
         r->up[p] = product64(&l->pool[p], x, n_row);
         if (s->n_ff_shared) r->shared_up[p] = product64(&l->shared[p], x, n_row);
@@ -260,12 +279,21 @@ static inline void reference_free(struct reference *r)
     free(r->sum), free(r->hidden), free(r->shared_hidden);
 }
 
-/* Three products and two roundings of the activations; a plain set is as exact as f32. */
-static inline double moe_budget(const struct layer *l, int size, int act_f32)
+/* Three products and two roundings of the activations; a plain set is as exact as f32. In MXFP4 a number of h that is as
+ * near to two of its numbers as sums in f32 can tell may become the other one, a block's largest may change its scale:
+ * `flipped` (0: none does) is how far off such a row may be. Where x is not exact all rows are such. */
+static inline double moe_budget(const struct layer *l, int size, double *flipped)
 {
     double most = 0;
-    for (int p = 0; p < 3; p++) most = fmax(most, budget_of(&l->pool[p].m, size, act_f32));
-    return 2 * most;
+    int x = is_mxfp4_input(&l->recipe, 0), h = is_mxfp4_input(&l->recipe, 1);
+    for (int p = 0; p < 3; p++) {
+        int is_exact = p == 2 ? h : x;
+        most = fmax(
+            most, budget_of(&l->pool[p].m, size,
+                            is_exact || l->recipe.act == MOTE_WISH_F32 ? l->recipe.act : MOTE_WISH_DEFAULT));
+    }
+    *flipped = h ? 0.1 : 0;
+    return h && !x ? *flipped : 2 * most;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* recipe.h: for tests: a model in other formats than its file's.
  *
- * GGUF's formats through mote_quantize: experts in the recipe's format, attention and embedding in q8_0. A GGUF has no
+ * GGUF's formats through mote_quantize: experts in the recipe's format, attention and embedding in q8_0 or one of their own. A GGUF has no
  * place for MLX's affine ones: those replace the tensors of an opened source in memory, as mlx-lm would have written them
  * (groups of 64, bf16 scales, routers in 8 bits whatever the rest).
  */
@@ -20,7 +20,9 @@ struct recipe {
     const char *name;
     const char *expert;  /* of mote_quantize; NULL: affine */
     int bits, down_bits; /* affine: of everything, of the experts' down */
-    int compact;         /* mote_backend_options: not the file's affair */
+    int compact;         /* mote_backend_options: not the file's affair, nor are activations */
+    enum mote_act_wish act;
+    const char *dense; /* formats of the others, with `expert`; NULL: q8_0 */
 };
 
 enum { RECIPE_GROUP = 64, RECIPE_PLANES = 1024 };
@@ -127,8 +129,9 @@ static inline void recipe_open(const char *source, const struct recipe *recipe, 
     int file = mkstemp(path);
     assert_true(file >= 0);
     close(file);
-    struct mote_quantize_options options = {
-        .struct_size = sizeof options, .type = "q8_0", .expert_type = recipe->expert};
+    struct mote_quantize_options options = {.struct_size = sizeof options,
+                                            .type = recipe->dense ? recipe->dense : "q8_0",
+                                            .expert_type = recipe->expert};
     mote_status status = mote_quantize(source, path, &options);
     if (status == MOTE_OK) status = mote_catalogue_open(path, NULL, &model->catalogue);
     unlink(path); /* what is mapped stays */

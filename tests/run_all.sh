@@ -40,11 +40,16 @@ group() {
     fi
 }
 
-# tests DIR PREFIX, fuzzers DIR PREFIX: the programs below DIR, named with the prefix.
+# tests DIR PREFIX, examples DIR PREFIX, fuzzers DIR PREFIX: the programs below DIR, named with the prefix.
 tests() {
     for program in "$1"/tests/test_*; do
         [ -f "$program" ] && [ -x "$program" ] || continue
         group "$2$(basename "$program")" "$program"
+    done
+}
+examples() {
+    for program in "$1"/examples/*; do
+        [ -f "$program" ] && [ -x "$program" ] && one "$2example $(basename "$program")" "$program"
     done
 }
 fuzzers() {
@@ -59,6 +64,7 @@ fuzzers() {
 sanitized() {
     export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
     tests "$san" "san "
+    examples "$san" "san "
     fuzzers "$san" "san "
 }
 
@@ -83,6 +89,8 @@ tests "$build" ""
 for script in tests/cli/*.sh; do
     [ -e "$script" ] && one "cli $(basename "$script" .sh)" "$script" "$build/mote"
 done
+examples "$build" ""
+one python tests/run_python.sh "${PYTHON:-python3}" "$build/libmote.so"
 fuzzers "$build" ""
 if [ -n "$san" ]; then
     wait

@@ -21,7 +21,9 @@
 
 struct run_options {
     const struct mote_backend_kind *device; /* NULL: the CPU */
-    int act_f32, n_thread, moe_unfused, taps, no_graph, compact;
+    enum mote_act_wish act;
+    int n_thread, taps, no_graph, compact;
+    enum mote_moe_kernels moe_kernels;
     int64_t max_row;
     size_t budget;
     struct mote_catalogue *catalogue; /* opened, and closed, by the caller; NULL: of `path` */
@@ -54,12 +56,11 @@ static inline mote_status run_try_open(const char *path, const struct run_option
     run->catalogue = o->catalogue;
     run->is_borrowed = o->catalogue != NULL;
     if (!run->catalogue) TRY(mote_catalogue_open(path, run->budget, &run->catalogue));
-    struct mote_network_options network = {.act = o->act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT};
+    struct mote_network_options network = {.act = o->act};
     TRY(mote_network_open(run->catalogue, &network, run->budget, &run->network));
     const struct mote_backend_kind *device = o->device ? o->device : &mote_backend_cpu;
     struct mote_backend_options backend = {.n_thread = o->n_thread,
-                                           .act = o->act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT,
-                                           .moe_unfused = o->moe_unfused,
+                                           .moe_kernels = o->moe_kernels,
                                            .no_graph = o->no_graph,
                                            .compact = o->compact};
     struct mote_backend_limits limits = run->network->limits;

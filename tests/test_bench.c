@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
+#include "api/bench.h"
 #include "base/mem.h"
 #include "mote.h"
 #include "quant/format.h"
@@ -135,6 +136,101 @@ static void test_moe(void **state)
     assert_int_equal(mote_mem_global_total(), before);
 }
 
+/* Experts drawn beforehand: no router, neither its bytes nor its products; each row's experts are all different. */
+static void test_uniform(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *shape;
+        int64_t n_expert, n_used, rows;
+        double least, most; /* distinct experts */
+    } expected[] = {
+        {"64/256/64/6", 64, 6, 1, 6, 6},
+        {"8/256/64/8", 8, 8, 2, 8, 8},
+        /* 64 (1 - (58/64)^4) = 20.8 on average over 31 inputs, whose spread is about 1.5 each */
+        {"64/256/64/6", 64, 6, 4, 20, 22},
+        {"64/256/64/6", 64, 6, 300, 64, 64},
+    };
+    size_t before = mote_mem_global_total();
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        struct mote_bench_options options = MOTE_OPTIONS(mote_bench_options);
+        struct mote_model_options model = MOTE_OPTIONS(mote_model_options);
+        struct sheet sheet = {0};
+        double bandwidth = 0, expert = 256.0 * 64 * 3 * 4.25 / 8;
+        model.act = "mxfp4";
+        options.what = "moe";
+        options.type = "mxfp4";
+        options.shape = expected[i].shape;
+        options.routing = "uniform";
+        options.rows = &expected[i].rows;
+        options.n_row = 1;
+        options.n_repeat = 1;
+        options.bandwidth = 4.2e12;
+        options.model_options = &model;
+        assert_int_equal(mote_bench(&options, &bandwidth, keep, &sheet), MOTE_OK);
+        assert_int_equal(sheet.n, 1);
+        const struct mote_bench_row *row = &sheet.row[0];
+        assert_true(bandwidth == 4.2e12);
+        sane(row, bandwidth);
+        assert_string_equal(row->act, "mxfp4");
+        assert_true(row->rate == 0 && row->n_kernel == 0);
+        assert_non_null(strstr(sheet.name[0], " uniform"));
+        assert_true(row->operations ==
+                    2.0 * (double)expected[i].rows * 256 * 3 * 64 * (double)expected[i].n_used);
+        double experts = row->bytes / expert;
+        if (experts < expected[i].least || experts > expected[i].most)
+            fail_msg("%s, %d rows: %g distinct experts, expected %g to %g", expected[i].shape,
+                     (int)expected[i].rows, experts, expected[i].least, expected[i].most);
+        assert_true(row->experts == (int64_t)(experts + 0.5));
+    }
+    assert_int_equal(mote_mem_global_total(), before);
+}
+
+/* The larger of bytes at the bandwidth and operations at their rate, where that is known. */
+static void test_floor(void **state)
+{
+    (void)state;
+    double bandwidth = 4.2e12;
+    struct sheet sheet = {0};
+    struct mote_bench_job job = {.bandwidth = &bandwidth, .fn = keep, .context = &sheet};
+    /* 385 experts of 7168 x 512 in 4.25 bits: kernels.md's 535 us; 8192 rows of 9: 902 GFLOP, 1.46 ms of bf16 */
+    double bytes = 385.0 * 3 * 7168 * 512 * 4.25 / 8, operations = 2.0 * 8192 * 9 * 3 * 7168 * 512;
+    const struct {
+        double operations, rate, floor;
+    } expected[] = {{operations, 0, 536e-6},
+                    {operations, 620e12, 2619e-6},
+                    {operations, 1200e12, 1353e-6},
+                    {operations / 64, 1200e12, 536e-6}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        struct mote_bench_row row = {
+            .name = "floor", .bytes = bytes, .operations = expected[i].operations, .rate = expected[i].rate};
+        assert_int_equal(mote_bench_report(&job, &row), MOTE_OK);
+        assert_true(row.floor > 0.998 * expected[i].floor && row.floor < 1.002 * expected[i].floor);
+    }
+}
+
+/* Names of expert blocks; what is a block alone is no model. */
+static void test_shapes(void **state)
+{
+    (void)state;
+    int64_t dims[4];
+    size_t n = 0, n_model = 0;
+    int has_kimi = 0;
+    for (const char *name; (name = mote_bench_shape(n, dims)); n++) {
+        static const int64_t kimi[] = {385, 7168, 512, 9};
+        has_kimi |= !strcmp(name, "kimi-k2.5-tp4") && !memcmp(dims, kimi, sizeof kimi);
+        assert_true(dims[3] >= 1 && dims[3] <= dims[0] && dims[1] % 32 == 0 && dims[2] % 32 == 0);
+    }
+    assert_true(has_kimi);
+    while (mote_synth_shape(n_model)) n_model++;
+    assert_true(n_model > 0 && n_model < n);
+    struct mote_synth_options options = MOTE_OPTIONS(mote_synth_options);
+    options.type = "q8_0";
+    options.shape = mote_bench_shape(n_model, dims);
+    assert_int_equal(mote_synth("/nowhere/x.gguf", &options), MOTE_ARGUMENT);
+    assert_non_null(strstr(mote_error(), "is an expert block, no model; there are: qwen3-30b-a3b"));
+}
+
 static char synth_path[64]; /* of this process */
 
 static void test_model(void **state)
@@ -235,7 +331,13 @@ static void test_refused(void **state)
     }
     o.shape = NULL, o.activation = "gelu";
     refused(&o, MOTE_ARGUMENT, "'gelu' is not known; there are: swiglu ");
-    o.activation = NULL;
+    o.activation = NULL, o.routing = "even";
+    refused(&o, MOTE_ARGUMENT, "routing 'even' is not known; there are: router, uniform");
+    o.routing = NULL, o.kernels = 1;
+    refused(&o, MOTE_UNSUPPORTED, "times of single kernels are a GPU's");
+    o.kernels = 0, o.bandwidth = -1;
+    refused(&o, MOTE_ARGUMENT, "-1 bytes per second");
+    o.bandwidth = 0;
     o.shape = "8/100/96/2"; /* q8_0 is blocks of 32 */
     refused(&o, MOTE_ARGUMENT, "multiples of 32");
     o.shape = "1024/65536/65536/8", o.type = "f32";
@@ -268,6 +370,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bandwidth), cmocka_unit_test(test_kernel),  cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_uniform),   cmocka_unit_test(test_floor),   cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_model),     cmocka_unit_test(test_refused), cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -333,6 +333,38 @@ static void test_graphs(void **state)
     unload(&l);
 }
 
+/* Launches behind the first `most` are left out, in a recording too; all are counted and named. */
+static void test_watch(void **state)
+{
+    (void)state;
+    struct loaded l;
+    struct mote_cuda_watch watch = {.most = 2};
+    struct mote_cuda_graph *graph;
+    load(&l, 0);
+    mote_cuda_watch(l.cuda, &watch);
+    ok(add(&l, 1, 0));
+    ok(add(&l, 20, MOTE_CUDA_CHAIN));
+    ok(add(&l, 300, 0));
+    assert_int_equal(*l.sum, 21);
+    assert_int_equal(watch.n_launch, 3);
+    for (int i = 0; i < 3; i++) assert_string_equal(watch.name[i], "read_memory");
+    watch.n_launch = 0, watch.most = 1;
+    ok(mote_cuda_capture_begin(l.cuda));
+    ok(add(&l, 4000, 0));
+    ok(add(&l, 50000, 0));
+    ok(mote_cuda_capture_end(l.cuda, &graph));
+    ok(mote_cuda_graph_launch(l.cuda, graph));
+    ok(mote_cuda_graph_launch(l.cuda, graph));
+    assert_int_equal(*l.sum, 8021);
+    mote_cuda_graph_destroy(l.cuda, graph);
+    for (int i = 0; i < 2 * MOTE_CUDA_WATCHED; i++) ok(add(&l, 0, 0)); /* more than there are names for */
+    assert_int_equal(watch.n_launch, 2 + 2 * MOTE_CUDA_WATCHED);
+    mote_cuda_watch(l.cuda, NULL);
+    ok(add(&l, 600000, 0));
+    assert_int_equal(*l.sum, 608021);
+    unload(&l);
+}
+
 static void test_events(void **state)
 {
     (void)state;
@@ -376,7 +408,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_devices), cmocka_unit_test(test_open),       cmocka_unit_test(test_memory),
         cmocka_unit_test(test_kernels), cmocka_unit_test(test_load_fails), cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_watch),   cmocka_unit_test(test_events),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];

@@ -291,14 +291,15 @@ static int spill_allowed(const char *kernel)
     static const struct {
         const char *kernel;
         int bytes;
-    } allowed[] = {{"gate_up_many", 208},       {"down_many", 32},          {"prefill_linear_128", 32},
-                   {"prefill_gate_up_128", 32}, {"prefill_gate_up_64", 48}, {"prefill_down_64", 48}};
+    } allowed[] = {{"gate_up_many", 216},       {"down_many", 32},          {"prefill_linear_128", 32},
+                   {"prefill_gate_up_128", 32}, {"prefill_gate_up_64", 48}, {"prefill_down_64", 48},
+                   {"mx_large_gate_up", 352},   {"mx_large_down", 352}};
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (!strcmp(kernel, allowed[i].kernel)) return allowed[i].bytes;
     return 0;
 }
 
-/* Compile for an architecture, all units or the first of every text, and note what the kernels use. */
+/* Compile for an architecture, all units for it or the first of every text, and note what the kernels use. */
 static int compile_list(const char *arch, int all, struct table *out)
 {
     struct mote_cuda_unit unit[512] = {{0}};
@@ -307,6 +308,7 @@ static int compile_list(const char *arch, int all, struct table *out)
     size_t n = 0;
     for (size_t i = 0; list[i].unit.text; i++) {
         if (!all && i && !strcmp(list[i].unit.text, list[i - 1].unit.text)) continue;
+        if (!mote_cuda_unit_is_for(&list[i], arch)) continue;
         assert_true(n < 512);
         listed[n] = &list[i];
         unit[n++] = list[i].unit;

@@ -54,7 +54,7 @@ static void widths_of(enum mote_format format, int64_t width[6])
     width[n] = 0;
 }
 
-static struct linear_case case_make(enum mote_format format, int64_t n_col, int index)
+static struct linear_case case_make(enum mote_format format, int64_t n_col, int index, enum mote_act_wish act)
 {
     static const enum mote_format scales[] = {MOTE_FORMAT_F16, MOTE_FORMAT_BF16, MOTE_FORMAT_F32};
     static const int groups[] = {64, 32, 128};
@@ -66,8 +66,7 @@ static struct linear_case case_make(enum mote_format format, int64_t n_col, int 
     if (index % 4 == 1 && !is_plain(format)) c.w.m.factor = -1.25f;
     if (index % 2) c.bias = new_normals(&rng, n_row);
     c.has_residual = index % 3;
-    c.weight =
-        (struct mote_weight){.name = mote_format_traits(format)->name, .w = c.w.m, .act = MOTE_WISH_F32};
+    c.weight = (struct mote_weight){.name = mote_format_traits(format)->name, .w = c.w.m, .act = act};
     return c;
 }
 
@@ -103,7 +102,7 @@ static void run_linear(const struct linear_case *c, const struct linear_memory *
     must(ops->download(m->cuda, out, m->y, bytes));
 }
 
-static void check_linear(struct mote_backend *cuda, struct linear_case *c, int act_f32, struct worst *worst,
+static void check_linear(struct mote_backend *cuda, struct linear_case *c, struct worst *worst,
                          struct report *report)
 {
     static const int64_t all_sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 32, 33, 129, 512, 0},
@@ -123,8 +122,9 @@ static void check_linear(struct mote_backend *cuda, struct linear_case *c, int a
     m.y = put_floats(cuda, NULL, max_x * stride);
     m.residual = put_floats(cuda, NULL, max_x * stride);
     matrix_decode(&c->w);
-    double *x = widened(m.host_x, max_x * n_col), *want = product64(&c->w, x, max_x),
-           *size = new_doubles(max_x);
+    double *x = widened(m.host_x, max_x * n_col);
+    if (mote_act_chosen(w->format, c->weight.act) == MOTE_ACT_MXFP4) round_mxfp4(x, max_x * n_col);
+    double *want = product64(&c->w, x, max_x), *size = new_doubles(max_x);
     for (int64_t i = 0; i < max_x; i++) {
         size[i] = norm64(want + i * n_row, n_row);
         for (int64_t r = 0; r < n_row; r++) {
@@ -139,7 +139,7 @@ static void check_linear(struct mote_backend *cuda, struct linear_case *c, int a
     for (; *sizes; sizes++) {
         int64_t n_x = *sizes;
         int is_many = n_x > DECODE_ROWS;
-        double budget = budget_of(w, is_many, act_f32);
+        double budget = budget_of(w, is_many, c->weight.act);
         report->n_case++;
         run_linear(c, &m, m.x, m.host_residual, n_x, y);
         for (int64_t i = 0; i < n_x; i++) {
@@ -182,15 +182,17 @@ static void check_linear(struct mote_backend *cuda, struct linear_case *c, int a
     free(x), free(want), free(size), free(y), free(again), free(first);
 }
 
-/* Every format; or those that lie otherwise when compact, that long steps read otherwise with act_f32. */
-static int is_tried(enum mote_format format, int compact, int act_f32)
+/* Every format; or those that lie otherwise when compact, whose activations are others with act. */
+static int is_tried(enum mote_format format, int compact, enum mote_act_wish act)
 {
+    if (act == MOTE_WISH_MXFP4) return mote_act_chosen(format, act) == MOTE_ACT_MXFP4;
+    int act_f32 = act == MOTE_WISH_F32;
     if (compact || act_f32) return (!compact || lies_compact(format)) && (!act_f32 || is_int8(format));
     return mote_format_traits(format)->family != MOTE_FAMILY_OTHER &&
            (!quick() || format <= MOTE_FORMAT_BF16 || is_hot(format));
 }
 
-static void check_formats(const char *what, int compact, int act_f32)
+static void check_formats(const char *what, int compact, enum mote_act_wish act)
 {
     enum { MAX_CASE = MOTE_FORMAT_COUNT * 5 };
     static struct linear_case cases[MAX_CASE];
@@ -198,18 +200,17 @@ static void check_formats(const char *what, int compact, int act_f32)
     struct report report;
     mote_rng_seed(&rng, 31);
     report_begin(&report);
-    struct mote_backend_options options = {.compact = compact,
-                                           .act = act_f32 ? MOTE_WISH_F32 : MOTE_WISH_DEFAULT};
+    struct mote_backend_options options = {.compact = compact};
     struct mote_backend *cuda = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
     int n = 0;
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
         int64_t width[6];
-        if (!is_tried(format, compact, act_f32)) continue;
+        if (!is_tried(format, compact, act)) continue;
         widths_of(format, width);
         for (int i = 0; width[i]; i++) {
             struct linear_case *c = &cases[n];
-            *c = case_make(format, width[i], n);
+            *c = case_make(format, width[i], n, act);
             if (c->bias) c->weight.bias = put_floats(cuda, c->bias, c->w.m.n_row);
             n++;
             c->is_placed = cuda->ops->place(cuda, &c->weight) == MOTE_OK;
@@ -220,7 +221,7 @@ static void check_formats(const char *what, int compact, int act_f32)
     make_ready(cuda);
     print_message("%d matrices ready in %.1f s\n", n, mote_seconds() - start);
     for (int i = 0; i < n; i++) {
-        if (cases[i].is_placed) check_linear(cuda, &cases[i], act_f32, &worst, &report);
+        if (cases[i].is_placed) check_linear(cuda, &cases[i], &worst, &report);
         cuda->ops->unplace(cuda, cases[i].weight.placed);
         take_back(cuda, (void *)(uintptr_t)cases[i].weight.bias);
         free(cases[i].bias);
@@ -235,16 +236,17 @@ static void test_formats(void **state)
 {
     (void)state;
     need_device();
-    check_formats("linear", 0, 0);
-    check_formats("linear, f32 activations", 0, 1);
+    check_formats("linear", 0, MOTE_WISH_DEFAULT);
+    check_formats("linear, f32 activations", 0, MOTE_WISH_F32);
+    check_formats("linear, MXFP4 activations", 0, MOTE_WISH_MXFP4);
 }
 
 static void test_compact_formats(void **state)
 {
     (void)state;
     need_device();
-    check_formats("linear, compact", 1, 0);
-    check_formats("linear, compact, f32 activations", 1, 1);
+    check_formats("linear, compact", 1, MOTE_WISH_DEFAULT);
+    check_formats("linear, compact, f32 activations", 1, MOTE_WISH_F32);
 }
 
 /* ---- a norm, several outs, and inputs handed from one operation to the next ---- */
@@ -265,11 +267,16 @@ static void test_jobs(void **state)
     static const struct {
         enum mote_format format[N_OUT];
         int64_t n_row[N_OUT];
+        enum mote_act_wish act[N_OUT];
     } jobs[] = {
         {{MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q4_K, MOTE_FORMAT_Q8_0, MOTE_FORMAT_F16}, {300, 40, 33, 61}},
         {{MOTE_FORMAT_AFFINE4, MOTE_FORMAT_AFFINE6, MOTE_FORMAT_AFFINE4, MOTE_FORMAT_AFFINE4},
          {96, 40, 17, 1}},
         {{MOTE_FORMAT_F32, MOTE_FORMAT_TQ1_0, MOTE_FORMAT_BF16, MOTE_FORMAT_F32}, {60, 200, 1, 128}},
+        /* one x in two roundings, of matrices of one kind too */
+        {{MOTE_FORMAT_MXFP4, MOTE_FORMAT_Q8_0, MOTE_FORMAT_MXFP4, MOTE_FORMAT_MLX_MXFP4},
+         {96, 33, 40, 17},
+         {MOTE_WISH_MXFP4, MOTE_WISH_MXFP4, MOTE_WISH_DEFAULT, MOTE_WISH_MXFP4}},
     };
     static const int64_t sizes[] = {1, 5, 16, 17, 129};
     struct report report;
@@ -284,7 +291,7 @@ static void test_jobs(void **state)
         for (int o = 0; o < N_OUT; o++) {
             w[j][o] = matrix_make(&rng, jobs[j].format[o], jobs[j].n_row[o], D, 64, MOTE_FORMAT_F16, 1);
             weight[j][o] = (struct mote_weight){
-                .name = mote_format_traits(jobs[j].format[o])->name, .w = w[j][o].m, .act = MOTE_WISH_F32};
+                .name = mote_format_traits(jobs[j].format[o])->name, .w = w[j][o].m, .act = jobs[j].act[o]};
             must(ops->place(cuda, &weight[j][o]));
             matrix_decode(&w[j][o]);
         }
@@ -294,6 +301,9 @@ static void test_jobs(void **state)
     for (int i = 0; i < MOST * D; i++) x[i] *= (float)(1 + i / D % 7); /* rows of different size */
     double *h64 = new_doubles(MOST * D);
     for (int i = 0; i < MOST; i++) normed64(x + i * D, norm, D, 1e-6f, h64 + i * D);
+    double *h4 = new_doubles(MOST * D); /* the same in MXFP4 */
+    memcpy(h4, h64, MOST * D * sizeof *h4);
+    round_mxfp4(h4, MOST * D);
     float *dx = put_floats(cuda, NULL, MOST * D), *dh = put_floats(cuda, NULL, MOST * D),
           *dnorm = put_floats(cuda, norm, D), *dy[N_OUT], *y = new_floats(MOST * 300),
           *z = new_floats(MOST * 300);
@@ -301,7 +311,10 @@ static void test_jobs(void **state)
     for (int j = 0; j < JOBS; j++) {
         report_subject(&report);
         double *want[N_OUT];
-        for (int o = 0; o < N_OUT; o++) want[o] = product64(&w[j][o], h64, MOST);
+        for (int o = 0; o < N_OUT; o++) {
+            int is_mxfp4 = mote_act_chosen(jobs[j].format[o], jobs[j].act[o]) == MOTE_ACT_MXFP4;
+            want[o] = product64(&w[j][o], is_mxfp4 ? h4 : h64, MOST);
+        }
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (int in_place = 0; in_place < 2; in_place++) {
                 int64_t n = sizes[s];
@@ -336,7 +349,9 @@ static void test_jobs(void **state)
                     int64_t n_row = jobs[j].n_row[o];
                     get_floats(cuda, y, dy[o], n * n_row);
                     double error = error_against(y, want[o], n * n_row, norm64(want[o], n * n_row));
-                    double budget = budget_of(&w[j][o].m, n > DECODE_ROWS, 0);
+                    double budget = budget_of(&w[j][o].m, n > DECODE_ROWS, jobs[j].act[o]);
+                    /* a number of h as near to two of MXFP4's as f32 can tell may become the other one */
+                    if (mote_act_chosen(jobs[j].format[o], jobs[j].act[o]) == MOTE_ACT_MXFP4) budget = 1e-2;
                     if (!(error <= budget))
                         report_failure(&report,
                                        "job %d out %d (%s, %lld rows of W) rows %lld in place %d: error "
@@ -371,7 +386,7 @@ static void test_jobs(void **state)
         }
     take_back(cuda, dx), take_back(cuda, dh), take_back(cuda, dnorm);
     for (int o = 0; o < N_OUT; o++) take_back(cuda, dy[o]);
-    free(x), free(norm), free(h), free(h64), free(y), free(z);
+    free(x), free(norm), free(h), free(h64), free(h4), free(y), free(z);
     ops->destroy(cuda);
     report_end(&report, "jobs");
 }
@@ -413,7 +428,7 @@ static void check_embed(int compact)
     struct mote_weight weight[MOTE_FORMAT_COUNT] = {0};
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         enum mote_format format = (enum mote_format)f;
-        if (!is_tried(format, compact, 0)) continue;
+        if (!is_tried(format, compact, MOTE_WISH_DEFAULT)) continue;
         /* widths that the products have had compiled already */
         w[f] = matrix_make(&rng, format, VOCAB, 256, 64, MOTE_FORMAT_F16, 0);
         weight[f] = (struct mote_weight){.name = mote_format_traits(format)->name, .w = w[f].m};

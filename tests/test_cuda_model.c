@@ -18,11 +18,12 @@ static void check_against_cpu(const char *path)
     enum { N_CHUNK = sizeof chunks / sizeof *chunks };
     static struct prompt prompt[N_PROMPT];
     struct run cpu, cuda[N_CHUNK];
-    run_open(path, &(struct run_options){.act_f32 = 1}, &cpu);
+    run_open(path, &(struct run_options){.act = MOTE_WISH_F32}, &cpu);
     for (int c = 0; c < N_CHUNK; c++)
-        run_open(path,
-                 &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .max_row = chunks[c]},
-                 &cuda[c]);
+        run_open(
+            path,
+            &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = chunks[c]},
+            &cuda[c]);
     make_prompts(&cpu, prompt);
     int64_t n_vocab = (int64_t)cpu.network->hyper.n_vocab;
     double worst[N_CHUNK] = {0};
@@ -65,39 +66,10 @@ static void test_against_cpu(void **state)
     each_model(check_against_cpu);
 }
 
-/* Prompts in 8-bit integers, where there are such weights, are no further from f32 activations than the CPU's are. */
+/* Prompts in 8-bit integers, where there are such weights. */
 static void check_int8(const char *path)
 {
-    static struct prompt prompt[N_PROMPT];
-    static const char *const name[] = {"8-bit activations, CPU", "8-bit activations, CUDA"};
-    struct run exact, run[2];
-    struct errors errors[2] = {0};
-    struct error_limits limits = {INFINITY, INFINITY, INFINITY};
-    run_open(path, &(struct run_options){.act_f32 = 1}, &exact);
-    run_open(path, &(struct run_options){0}, &run[0]);
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda}, &run[1]);
-    make_prompts(&exact, prompt);
-    int64_t n_vocab = (int64_t)exact.network->hyper.n_vocab;
-    for (int v = 0; v < 2; v++) {
-        for (int p = 0; p < N_PROMPT; p++) {
-            float *want = new_logits(prompt[p].n * n_vocab), *got = new_logits(prompt[p].n * n_vocab);
-            struct mote_timeline *a = run_session(&exact, N_CTX, MOTE_KV_F32),
-                                 *b = run_session(&run[v], N_CTX, MOTE_KV_F32);
-            must(mote_timeline_eval_all(a, prompt[p].ids, prompt[p].n, want));
-            must(mote_timeline_eval_all(b, prompt[p].ids, prompt[p].n, got));
-            for (int64_t i = 0; i < prompt[p].n && errors[v].n < MAX_ERRORS; i += 3)
-                errors[v].error[errors[v].n++] = top_error(got + i * n_vocab, want + i * n_vocab, n_vocab);
-            mote_timeline_destroy(a);
-            mote_timeline_destroy(b);
-            mote_mem_free(want);
-            mote_mem_free(got);
-        }
-        check_errors(path, name[v], &errors[v], &limits); /* sorts them */
-        limits = (struct error_limits){1.5 * errors[0].error[errors[0].n / 2] + 1e-3,
-                                       1.5 * errors[0].error[errors[0].n * 9 / 10] + 1e-2, INFINITY};
-        run_close(&run[v]);
-    }
-    run_close(&exact);
+    check_rounding(path, "8-bit activations", NULL, MOTE_WISH_DEFAULT);
 }
 
 static void test_int8(void **state)
@@ -115,8 +87,8 @@ static void check_caches(const char *path)
     static const struct error_limits limits[] = {{4e-3, 1e-2, 2e-2}, {7e-2, 2.2e-1, 2.5e-1}};
     static struct prompt prompt[N_PROMPT];
     struct run cpu, cuda;
-    run_open(path, &(struct run_options){.act_f32 = 1}, &cpu);
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1}, &cuda);
+    run_open(path, &(struct run_options){.act = MOTE_WISH_F32}, &cpu);
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32}, &cuda);
     make_prompts(&cpu, prompt);
     int64_t n_vocab = (int64_t)cpu.network->hyper.n_vocab;
     for (int t = 0; t < 2; t++) {
@@ -159,7 +131,7 @@ static void check_batch(const char *path)
     struct errors errors = {.n = 0};
     static struct prompt prompt[N_PROMPT];
     struct run run;
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1}, &run);
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32}, &run);
     make_prompts(&run, prompt);
     int64_t n_vocab = (int64_t)run.network->hyper.n_vocab;
     struct mote_timeline *alone[SESSIONS], *together[SESSIONS];
@@ -227,7 +199,7 @@ static void check_tokens(const char *path)
     enum { N_OPTIONS = sizeof options / sizeof *options };
     static struct prompt prompt[N_PROMPT];
     struct run run;
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1}, &run);
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32}, &run);
     make_prompts(&run, prompt);
     int64_t n_vocab = (int64_t)run.network->hyper.n_vocab;
     int decided[N_OPTIONS] = {0};
@@ -362,23 +334,27 @@ static void expect_same_life(const char *path, const char *what, const struct ru
 
 static void check_fused(const char *path)
 {
-    expect_same_life(
-        path, "fused and unfused",
-        &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .max_row = 16},
-        &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .max_row = 16, .moe_unfused = 1});
+    expect_same_life(path, "fused and unfused",
+                     &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = 16},
+                     &(struct run_options){.device = &mote_backend_cuda,
+                                           .act = MOTE_WISH_F32,
+                                           .max_row = 16,
+                                           .moe_kernels = MOTE_MOE_UNFUSED});
 }
 
 static void check_graph(const char *path)
 {
-    expect_same_life(path, "replayed and launched one by one",
-                     &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1},
-                     &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .no_graph = 1});
+    expect_same_life(
+        path, "replayed and launched one by one",
+        &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32},
+        &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32, .no_graph = 1});
 }
 
 static void check_rerun(const char *path)
 {
-    expect_same_life(path, "run twice", &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1},
-                     &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1});
+    expect_same_life(path, "run twice",
+                     &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32},
+                     &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32});
 }
 
 static void test_fused(void **state)
@@ -398,10 +374,10 @@ static void check_plan_as(const char *path, int compact)
 {
     struct run run;
     struct mote_memory_plan plan;
-    run_open(
-        path,
-        &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .max_row = 100, .compact = compact},
-        &run);
+    run_open(path,
+             &(struct run_options){
+                 .device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = 100, .compact = compact},
+             &run);
     struct mote_memory_plan_options options = {.backend = &mote_backend_cuda,
                                                .backend_options = {.compact = compact},
                                                .forward = {.max_row = 100},
@@ -431,7 +407,7 @@ static void check_successor(const char *path)
 {
     static struct prompt prompt[N_PROMPT];
     struct run run;
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1}, &run);
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32}, &run);
     make_prompts(&run, prompt);
     size_t size = (size_t)run.network->hyper.n_vocab * sizeof(float);
     float *first;
@@ -483,8 +459,10 @@ static void check_fused_prompts(const char *path)
     static struct prompt prompt[N_PROMPT];
     struct errors errors = {.n = 0};
     struct run fused, unfused;
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1}, &fused);
-    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .moe_unfused = 1},
+    run_open(path, &(struct run_options){.device = &mote_backend_cuda, .act = MOTE_WISH_F32}, &fused);
+    run_open(path,
+             &(struct run_options){
+                 .device = &mote_backend_cuda, .act = MOTE_WISH_F32, .moe_kernels = MOTE_MOE_UNFUSED},
              &unfused);
     make_prompts(&fused, prompt);
     int64_t n_vocab = (int64_t)fused.network->hyper.n_vocab;
@@ -532,10 +510,10 @@ static void test_golden(void **state)
         assert_true(next_word(&list, golden));
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
             print_message("chunks of %lld: ", (long long)chunks[c]);
-            golden_check(
-                path, golden,
-                &(struct run_options){.device = &mote_backend_cuda, .act_f32 = 1, .max_row = chunks[c]},
-                &limits);
+            golden_check(path, golden,
+                         &(struct run_options){
+                             .device = &mote_backend_cuda, .act = MOTE_WISH_F32, .max_row = chunks[c]},
+                         &limits);
         }
     }
 }

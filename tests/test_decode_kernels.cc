@@ -91,9 +91,14 @@ template <class K> static typename K::outs outs_of(products &p, written &y, int 
     }
     return outs;
 }
-template <class K> static written run(products &p, int first_row, int rows, int n_block)
+template <class K> static act_rows rounded(products &p, int first_row, int rows, int rounding)
 {
-    act_rows act = quantised(p.x.at + (long)first_row * K::n_col, rows, K::n_col);
+    return quantised(p.x.at + (long)first_row * K::n_col, rows, K::n_col, NULL, 0, NULL, rounding);
+}
+template <class K>
+static written run(products &p, int first_row, int rows, int n_block, int rounding = MOTE_ROUND_I16)
+{
+    act_rows act = rounded<K>(p, first_row, rows, rounding);
     written y = unwritten(rows);
     typename K::outs outs = outs_of<K>(p, y, first_row, n_block);
     auto kernel = rows == 1 ? K::one : rows <= 4 ? K::four : K::sixteen;
@@ -109,33 +114,43 @@ static void check_same(const char *name, const written &a, int at, const written
                 fail_msg("%s: out %d row %d of %d: other bits", name, j, i, rows);
 }
 
-template <class K> static void check_products(enum mote_format format)
+/* MXFP4: x is what its codes say, so that only sums are rounded. */
+template <class K> static void check_products(enum mote_format format, int rounding = MOTE_ROUND_I16)
 {
     const char *name = mote_format_traits(format)->name;
     products p = make_products<K>(format);
-    written all = run<K>(p, 0, ROWS, 2);
+    double most = rounding == MOTE_ROUND_MXFP4 ? 1e-6 : 1e-4;
+    act_rows codes = rounded<K>(p, 0, ROWS, rounding);
+    array<float> read = p.x;
+    for (long i = 0; rounding == MOTE_ROUND_MXFP4 && i < (long)read.n; i++)
+        read[i] = (float)codes.value((int)(i / K::n_col), (int)(i % K::n_col));
+    auto run_rows = [&](int first, int rows, int n_block) {
+        return run<K>(p, first, rows, n_block, rounding);
+    };
+    written all = run_rows(0, ROWS, 2);
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < OUTS; j++) {
             error_sum sum;
             const float *got = all.row(j, i), *residual = p.residual.at + (long)i * (out_rows[1] + GAP);
             for (int r = 0; r < out_rows[j]; r++)
                 sum.add((double)got[r] - (double)(j ? residual[r] : p.bias[r]),
-                        p.w[j].product(r, p.x.at + (long)i * K::n_col));
-            sum.check(1e-4, name, i);
+                        p.w[j].product(r, read.at + (long)i * K::n_col));
+            sum.check(most, name, i);
             for (int g = 0; g < GAP; g++) assert_true(got[out_rows[j] + g] == -77);
         }
-    check_same(name, all, 0, run<K>(p, 0, ROWS, all_tiles), ROWS);
-    check_same(name, all, 3, run<K>(p, 3, 5, 3), 5);
-    check_same(name, all, 6, run<K>(p, 6, 2, 1), 2);
-    check_same(name, all, 13, run<K>(p, 13, 4, 2), 4);
-    check_same(name, all, 0, run<K>(p, 0, 1, 2), 1);
-    check_same(name, all, 16, run<K>(p, 16, 1, all_tiles), 1);
-    check_same(name, all, 2, run<K>(p, 2, 1, 1), 1);
+    check_same(name, all, 0, run_rows(0, ROWS, all_tiles), ROWS);
+    check_same(name, all, 3, run_rows(3, 5, 3), 5);
+    check_same(name, all, 6, run_rows(6, 2, 1), 2);
+    check_same(name, all, 13, run_rows(13, 4, 2), 4);
+    check_same(name, all, 0, run_rows(0, 1, 2), 1);
+    check_same(name, all, 16, run_rows(16, 1, all_tiles), 1);
+    check_same(name, all, 2, run_rows(2, 1, 1), 1);
 
     /* A row normed on its way is what it is normed ahead. */
     const float *x = p.x.at + (long)5 * K::n_col;
     array<float> norm = normals(K::n_col), want_row((size_t)K::n_col), row((size_t)K::n_col, -77);
-    act_rows want_act = quantised(x, 1, K::n_col, norm.at, 1e-5f, want_row.at), act(1, K::n_col);
+    act_rows want_act = quantised(x, 1, K::n_col, norm.at, 1e-5f, want_row.at, rounding),
+             act(1, K::n_col, rounding);
     written want = unwritten(1), got = unwritten(1);
     typename K::outs outs = outs_of<K>(p, want, 5, 2);
     launch(2, 1, K::warps * 32, [&] { K::one(outs, want_act.view(), 1); });
@@ -154,6 +169,7 @@ static void test_products(void **state)
     check_products<tq1_0::kind>(MOTE_FORMAT_TQ1_0);
     check_products<q6_k::kind>(MOTE_FORMAT_Q6_K);
     check_products<mxfp4::kind>(MOTE_FORMAT_MXFP4);
+    check_products<mxfp4::kind>(MOTE_FORMAT_MXFP4, MOTE_ROUND_MXFP4);
     check_products<wide::kind>(MOTE_FORMAT_Q4_K);
 }
 
@@ -226,6 +242,14 @@ static void test_input_rows(void **state)
             assert_true(got[4] == (float)(sum[0] + sum[1]) && got[8] == (float)sum[0]);
         }
     }
+    /* the same rows in MXFP4: the last unit ends in zeros */
+    act_rows mxfp4 = quantised(x.at, N, COLS, norm.at, 1e-30f, out.at, MOTE_ROUND_MXFP4);
+    for (int i = 0; i < N; i++)
+        for (int c = 0; c < mxfp4.unit * 128; c += 32) {
+            float block[32] = {};
+            for (int k = 0; k < 32 && c + k < COLS; k++) block[k] = out[i * COLS + c + k];
+            assert_true(mxfp4.is_mxfp4(i, c, block));
+        }
     /* rows by list, not quantised, not normed */
     RowList list = {{4, 0, 2}};
     mote_step_act none = {};

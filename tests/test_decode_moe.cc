@@ -103,6 +103,18 @@ enum { MOST_PARTS = 2 * 64 * 16 };
 #define LIMIT 0.0f
 #include "decode_moe.h"
 
+/* activations in MXFP4; 96 columns are no whole unit */
+#define KERNELS mxfp4
+#define GATE MXFP4
+#define UP GATE
+#define DOWN GATE
+#define D_MODEL 256
+#define N_FF 96
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
+#define ROUNDING MOTE_ROUND_MXFP4
+#include "decode_moe.h"
+
 /* no gate, a book, columns shared by two warps; half of gate_up's tiles are not there */
 #define KERNELS relu2_iq2_xxs
 #define GATE MOTE_CODE_IQ2XXS, 0, 0, 32, MOTE_ITEM_INSIDE, 0, -3, 0
@@ -155,8 +167,8 @@ struct result {
 template <class K> static result fused(block b, unsigned up_blocks)
 {
     int n_pair = b.n_row * b.n_used;
-    act_rows x = quantised(b.x.at, b.n_row, K::d_model);
-    result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff), {}};
+    act_rows x = quantised(b.x.at, b.n_row, K::d_model, NULL, 0, NULL, K::rounding);
+    result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff, K::rounding), {}};
     assert_true((K::down_split * 16 + 1) * n_pair <= MOST_PARTS);
     if (b.n_row == 1) {
         K::one(b.slot, EXPERTS, b.the_ids(), b.the_mix(), b.squash, ChoiceJob(), x.view(), b.n_used, to.h.view(),
@@ -176,8 +188,8 @@ template <class K> static result fused(block b, unsigned up_blocks)
 template <class K> static result unfused(block b, unsigned pair_blocks)
 {
     int n_pair = b.n_row * b.n_used;
-    act_rows x = quantised(b.x.at, b.n_row, K::d_model);
-    result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff), {}};
+    act_rows x = quantised(b.x.at, b.n_row, K::d_model, NULL, 0, NULL, K::rounding);
+    result to = {array<float>(b.x.n, -77), act_rows(b.base + n_pair, K::n_ff, K::rounding), {}};
     array<float> gate((size_t)(n_pair * K::n_ff), -77), up = gate, hidden = gate,
                                                         product((size_t)(n_pair * K::d_model), -77);
     bool has_gate = is_gated64(&K::activation);
@@ -197,7 +209,12 @@ template <class K> static result unfused(block b, unsigned pair_blocks)
     launch((K::d_model + 255) / 256, (unsigned)b.n_row, 256, [&] {
         combine(product.at, b.the_mix(), b.squash, b.n_used, b.the_residual(), to.y.at, K::d_model);
     });
-    for (long i = 0; i < (long)hidden.n; i++) { /* what is quantised is what is handed out */
+    /* what is quantised is what is handed out */
+    for (long i = 0; K::rounding == MOTE_ROUND_MXFP4 && i < (long)hidden.n; i += 32) {
+        int pair = b.base + (int)(i / K::n_ff), c = (int)(i % K::n_ff);
+        assert_true(isnan(*to.h.scale_of(pair, c)) || to.h.is_mxfp4(pair, c, hidden.at + i));
+    }
+    for (long i = 0; K::rounding == MOTE_ROUND_I16 && i < (long)hidden.n; i++) {
         int pair = (int)(i / K::n_ff), c = (int)(i % K::n_ff);
         double scale = (double)*to.h.scale_of(b.base + pair, c);
         double value = to.h.value(b.base + pair, c), given = (double)hidden[i];
@@ -229,7 +246,7 @@ static void check_same(const char *what, const result &a, int row, const result 
 template <class K>
 static void check_value(const char *what, const experts &set, const block &b, const result &got)
 {
-    act_rows act = quantised(b.x.at, b.n_row, K::d_model);
+    act_rows act = quantised(b.x.at, b.n_row, K::d_model, NULL, 0, NULL, K::rounding);
     for (int i = 0; i < b.n_row; i += 4) {
         array<double> want((size_t)K::d_model);
         array<float> x((size_t)K::d_model);
@@ -243,6 +260,11 @@ static void check_value(const char *what, const experts &set, const block &b, co
             for (int f = 0; f < K::n_ff; f++) {
                 double gate = is_gated64(&K::activation) ? w[0].product(f, x.at) : 0;
                 hidden[f] = (float)activation64(&K::activation, gate, w[1].product(f, x.at));
+            }
+            for (int f = 0; K::rounding == MOTE_ROUND_MXFP4 && f < K::n_ff; f += 32) {
+                int8_t q[32];
+                float unit = mote_mxfp4_block(hidden.at + f, q);
+                for (int k = 0; k < 32; k++) hidden[f + k] = unit * (float)q[k];
             }
             for (int r = 0; r < K::d_model; r++) want[r] += mix * w[2].product(r, hidden.at);
         }
@@ -402,6 +424,16 @@ static void test_activations(void **state)
     check_activation<relu2_iq2_xxs::kind>(iq2_xxs);
 }
 
+static void test_mxfp4(void **state)
+{
+    (void)state;
+    static const enum mote_format format[] = {MOTE_FORMAT_MXFP4, MOTE_FORMAT_MXFP4, MOTE_FORMAT_MXFP4};
+    check_block<mxfp4::kind>(format, "MXFP4 activations", short_or(9), false);
+    experts set;
+    make_experts<mxfp4::kind>(&set, format);
+    check_nan<mxfp4::kind>(set);
+}
+
 /* The device's list is activation.h's; its arithmetic, on and off every limit, and what a NaN does. */
 static void test_arithmetic(void **state)
 {
@@ -436,6 +468,7 @@ int main(void)
     mote_rng_seed(&rng, 7);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_k_quants), cmocka_unit_test(test_mixed),
                                        cmocka_unit_test(test_iq2_xxs), cmocka_unit_test(test_wide),
-                                       cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_activations)};
+                                       cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_activations),
+                                       cmocka_unit_test(test_mxfp4)};
     return cmocka_run_group_tests(tests, NULL, end);
 }

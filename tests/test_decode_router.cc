@@ -162,11 +162,11 @@ static array<int> ticket(MOST_ROWS); /* stays zero */
 
 /* What is not asked for is not written: without a norm the row, as the backend has it; without a ticket the choice. */
 static router_result run_router(router_input &in, int first_row, int rows, bool is_normed, bool has_gate,
-                                bool has_bias, bool chooses = true)
+                                bool has_bias, int rounding, bool chooses = true)
 {
     router_result to = {choice(rows), array<float>((size_t)(rows * N_EXPERT), -77),
                         array<float>((size_t)rows, -77), array<float>((size_t)(rows * D_MODEL), -77),
-                        act_rows(rows, D_MODEL)};
+                        act_rows(rows, D_MODEL, rounding)};
     mote_step_fault fault = {};
     Router job = {};
     job.x = in.x.at + (long)first_row * D_MODEL;
@@ -200,13 +200,13 @@ static void test_router(void **state)
                        normals(N_EXPERT)};
     for (int look = 0; look < 3; look++) {
         bool is_normed = look != 1, has_gate = look != 2, has_bias = look == 1;
-        int rows = look ? 2 : MOST_ROWS;
-        router_result got = run_router(in, 0, rows, is_normed, has_gate, has_bias);
+        int rows = look ? 2 : MOST_ROWS, rounding = look == 2 ? MOTE_ROUND_MXFP4 : MOTE_ROUND_I16;
+        router_result got = run_router(in, 0, rows, is_normed, has_gate, has_bias, rounding);
 
         /* the row as norm and quantising of their own leave it */
         array<float> row((size_t)(rows * D_MODEL), -77);
         act_rows act = quantised(in.x.at, rows, D_MODEL, is_normed ? in.norm.at : NULL, 1e-5f,
-                                 is_normed ? row.at : NULL);
+                                 is_normed ? row.at : NULL, rounding);
         assert_true(act == got.act && same_bytes(row.at, got.out.at, row.n * sizeof(float)));
 
         const float *x = is_normed ? row.at : in.x.at;
@@ -221,14 +221,14 @@ static void test_router(void **state)
         }
         mote_step_fault fault = {};
         assert_true(got.to == routed(got.logits, has_bias ? in.choice_bias.at : NULL, 2.5f, &fault));
-        assert_true(got == run_router(in, 0, rows, is_normed, has_gate, has_bias));
+        assert_true(got == run_router(in, 0, rows, is_normed, has_gate, has_bias, rounding));
         /* somebody else chooses: everything but the choice */
-        router_result open = run_router(in, 0, rows, is_normed, has_gate, has_bias, false);
+        router_result open = run_router(in, 0, rows, is_normed, has_gate, has_bias, rounding, false);
         assert_true(open.to == choice(rows));
         open.to = got.to;
         assert_true(open == got);
         for (int i = 0; i < rows; i += 1 + rows / 2) {
-            router_result one = run_router(in, i, 1, is_normed, has_gate, has_bias);
+            router_result one = run_router(in, i, 1, is_normed, has_gate, has_bias, rounding);
             assert_true(same_bytes(one.logits.at, got.logits.at + i * N_EXPERT, sizeof(float) * N_EXPERT));
             assert_true(same_bytes(one.to.ids.at, got.to.ids.at + i * N_USED, sizeof(int) * N_USED));
             assert_true(same_bytes(one.to.mix.at, got.to.mix.at + i * N_USED, sizeof(float) * N_USED));

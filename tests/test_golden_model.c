@@ -16,7 +16,7 @@ static void test_prompts(void **state)
 {
     const struct model *model = *state;
     need_shared();
-    golden_check(model->path, model->golden, &(struct run_options){.act_f32 = 1},
+    golden_check(model->path, model->golden, &(struct run_options){.act = MOTE_WISH_F32},
                  &(struct golden_limits){.logit = 2e-3});
 }
 
@@ -29,7 +29,7 @@ static void test_likelihood(void **state)
     struct mote_mapfile text;
     must(mote_mapfile_open("../shared/corpus/valid.txt", &text));
     struct run run;
-    run_open(model->path, &(struct run_options){.act_f32 = 1}, &run);
+    run_open(model->path, &(struct run_options){.act = MOTE_WISH_F32}, &run);
     struct mote_tokenizer *tokenizer;
     must(mote_vocab_open(run.catalogue, (size_t)run.network->hyper.n_vocab, run.budget, &tokenizer));
     int64_t window = json_integer_value(json_object_get(golden, "valid_window")), n;

@@ -22,7 +22,11 @@ static void test_against_reference(void **state)
     assert_non_null(golden);
     for (int unfused = 0; unfused < 2; unfused++) {
         struct run run;
-        run_open(TINY, &(struct run_options){.act_f32 = 1, .n_thread = 2, .moe_unfused = unfused}, &run);
+        run_open(TINY,
+                 &(struct run_options){.act = MOTE_WISH_F32,
+                                       .n_thread = 2,
+                                       .moe_kernels = unfused ? MOTE_MOE_UNFUSED : MOTE_MOE_FUSED},
+                 &run);
         assert_int_equal(run.network->hyper.n_ff_shared, 64);
         assert_int_equal(run.network->layer[0].routing.renormalise, 0);
         size_t p;
@@ -195,7 +199,7 @@ static void logits_of(const char *path, float *logits)
 {
     static const int32_t ids[4] = {3, 40, 7, 7};
     struct run run;
-    run_open(path, &(struct run_options){.act_f32 = 1, .n_thread = 1, .max_row = 8}, &run);
+    run_open(path, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 1, .max_row = 8}, &run);
     struct mote_timeline *session = run_session(&run, 32, MOTE_KV_F32);
     must(mote_timeline_eval_all(session, ids, 4, logits));
     mote_timeline_destroy(session);
@@ -263,7 +267,7 @@ static void test_poisoned_token(void **state)
     temporary(path);
     write_edited(path, &(struct edit){.poison = "token_embd.weight", .poison_at = 40 * 32 + 5});
     struct run run;
-    run_open(path, &(struct run_options){.act_f32 = 1, .n_thread = 2, .max_row = 4}, &run);
+    run_open(path, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 2, .max_row = 4}, &run);
     struct mote_timeline *a = run_session(&run, 32, MOTE_KV_F32), *b = run_session(&run, 32, MOTE_KV_F32);
     static float expected[48];
     must(mote_timeline_eval(a, good, 3));

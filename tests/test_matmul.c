@@ -324,6 +324,49 @@ static void test_products(void **state)
     print_message("%d slots of the tiers above scalar, seed %llu\n", n_slot, (unsigned long long)seed);
 }
 
+/* Some blocks of zeros (of either sign) under the largest scale there is, or any: they add nothing. */
+static void strike_blocks(struct weights *w)
+{
+    int is_planar = w->m.format == MOTE_FORMAT_MLX_MXFP4;
+    int64_t n = w->m.n_row * (w->m.n_col / 32);
+    for (int64_t b = 0; b < n; b++) {
+        if (mote_rng_below(&rng, 3)) continue;
+        uint8_t *codes = w->data.data + (is_planar ? b * 16 : b * 17 + 1);
+        uint8_t *scale = is_planar ? w->scale.data + b : codes - 1;
+        *scale = (uint8_t)(mote_rng_below(&rng, 2) ? 254 : mote_rng_below(&rng, 255));
+        for (int i = 0; i < 16; i++) codes[i] = (uint8_t)(mote_rng_u64(&rng) & 0x88);
+    }
+}
+
+static void test_zero_blocks(void **state)
+{
+    (void)state;
+    static const enum mote_format formats[] = {MOTE_FORMAT_MXFP4, MOTE_FORMAT_MLX_MXFP4};
+    static const int64_t batch[] = {1, 2, 3, 4, 7, 9, 33}, n_cols[] = {32, 96, 256, 800, 4352};
+    enum { ROWS = 21 };
+    const struct mote_cpu_kernels *scalar = mote_cpu_kernels(MOTE_CPU_SCALAR);
+    for (int k = 0; k < 2 * MOTE_ACT_TYPE_COUNT * 7 * 5; k++) {
+        enum mote_format format = formats[k % 2];
+        enum mote_act_type type = (enum mote_act_type)(k / 2 % MOTE_ACT_TYPE_COUNT);
+        int64_t n_x = batch[k / 2 / MOTE_ACT_TYPE_COUNT % 7], n_col = n_cols[k / 2 / MOTE_ACT_TYPE_COUNT / 7];
+        if (!scalar->dot[type][format]) continue;
+        struct weights w = make_weights(format, ROWS, n_col, random_group(format, 32), RANDOM);
+        strike_blocks(&w);
+        struct acts a =
+            make_acts(type, n_x, n_col, k % 3 ? 0 : 30000); /* its scale times the largest: infinity */
+        struct job j = {.type = type, .m = &w.m, .act = &a.act, .n_x = n_x};
+        for (int tier = MOTE_CPU_SCALAR; tier <= (int)mote_cpu_tier_detect(); tier++) {
+            const struct mote_cpu_kernels *table = mote_cpu_kernels((enum mote_cpu_tier)tier);
+            j.tier = mote_cpu_tier_name((enum mote_cpu_tier)tier), j.kind = "dot";
+            if (n_x <= MOTE_DOT_ROWS) check_slot(&j, table->dot[type][format], scalar->dot[type][format], 1);
+            j.kind = "gemm";
+            check_slot(&j, table->gemm[type][format], scalar->gemm[type][format], 0);
+        }
+        free_weights(&w);
+        free_acts(&a);
+    }
+}
+
 /* The oracle itself: the float product is a plain sum over decoded weights, and the 8-bit products stay near it. */
 static void test_scalar(void **state)
 {
@@ -436,10 +479,8 @@ int main(void)
     seed = given ? strtoull(given, NULL, 10) : 20260821;
     mote_rng_seed(&rng, seed);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_act_bytes),
-        cmocka_unit_test(test_scalar),
-        cmocka_unit_test(test_quantise),
-        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_act_bytes), cmocka_unit_test(test_scalar),      cmocka_unit_test(test_quantise),
+        cmocka_unit_test(test_products),  cmocka_unit_test(test_zero_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

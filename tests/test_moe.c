@@ -97,7 +97,8 @@ static void block_free(struct block *b)
 
 static struct mote_backend *backend_for(const struct shape *shape, int n_thread, int unfused)
 {
-    struct mote_backend_options options = {.n_thread = n_thread, .moe_unfused = unfused};
+    struct mote_backend_options options = {.n_thread = n_thread,
+                                           .moe_kernels = unfused ? MOTE_MOE_UNFUSED : MOTE_MOE_FUSED};
     struct mote_backend_limits limits = {
         .max_row = MAX_ROW,
         .max_col = shape->d_model,

@@ -20,20 +20,23 @@ extern "C" {
 #include "cuda/pack.h"
 #include "quant/decode.h"
 #include "quant/encode.h"
+#include "quant/mxfp4.h"
 }
 
 #include "device_emulation.h"
 
-/* gate and down are Q4_0, up is Q5_1; 288 columns are no whole number of units, 288 rows no whole number of blocks */
+/* gate and down are Q4_0, up is Q5_1; 288 columns are no whole number of units, 288 rows no whole number of blocks. X_TYPE,
+ * H_TYPE: what activations become (prefill_half.cuh; of MXFP4: test_prefill_mxfp4.cc) */
 #ifndef W0
 #define W0 MOTE_CODE_C4, 8, 0, 32, MOTE_ITEM_F16, 0, 0, 0
 #define W1 MOTE_CODE_C5, 0, 0, 32, MOTE_ITEM_F16, 1, 0, 0
 #define FORMAT0 MOTE_FORMAT_Q4_0
 #define FORMAT1 MOTE_FORMAT_Q5_1
 #define COLS 288
-#define X_BF16 0
-#define H_BF16 0
+#define X_TYPE AS_F16
+#define H_TYPE AS_F16
 #endif
+#define X_BF16 (X_TYPE != AS_F16)
 
 #define ACTIVATION SWIGLU
 #define LIMIT 0.0f
@@ -162,7 +165,23 @@ struct error_sum {
     }
 };
 
-constexpr double MOST = X_BF16 ? 8e-3 : 1.2e-3; /* as test_prefill_half.cc, and an activation between */
+/* A row as products read it, but for halves' rounding. */
+static array<float> as_read(int type, const float *x)
+{
+    array<float> row(COLS);
+    for (int c = 0; c < COLS; c++) row[(size_t)c] = x[c];
+    for (int c = 0; type == AS_MXFP4 && c < COLS; c += 32) {
+        int8_t q[32];
+        float unit = mote_mxfp4_block(x + c, q);
+        for (int i = 0; i < 32; i++) row[(size_t)(c + i)] = unit * (float)q[i];
+    }
+    return row;
+}
+
+/* Of a product: as test_prefill_half.cc; MXFP4's numbers are exact in bf16, so only sums are rounded. Of what has an
+ * activation and h between (there a number that is as near to two of MXFP4's may become the other one). */
+constexpr double MOST = X_TYPE == AS_MXFP4 ? 1e-6 : X_BF16 ? 8e-3 : 1.2e-3,
+                 MOST_EXPERT = H_TYPE == AS_MXFP4 ? 2e-3 : 2 * MOST;
 
 /* ---- a matrix ---- */
 
@@ -179,7 +198,7 @@ template <int WIDTH> static void check_linear(void (*kernel)(Linear), int plain)
     for (size_t i = 0; i < x.size(); i++) x[i] = ldexpf(normal(), plain ? (int)(i / COLS) * 3 - 100 : 0);
     for (float &v : bias) v = normal();
     run((unsigned)(n_token + 3) / 4, 1, 1024, prefill_convert,
-        Convert{x.data(), halves.data(), scale.data(), NULL, n_token, COLS, X_BF16});
+        Convert{x.data(), halves.data(), scale.data(), NULL, n_token, COLS, X_TYPE});
     Linear job = {halves.data(), scale.data(), {{}, OUTS, n_token}};
     for (int j = 0; j < OUTS; j++) {
         m[j] = make_matrix(FORMAT0, n_row[j], Tile<W0, COLS>::BYTES);
@@ -193,17 +212,19 @@ template <int WIDTH> static void check_linear(void (*kernel)(Linear), int plain)
                                   j};
     }
     run(OUTS, (unsigned)(n_token + WIDTH - 1) / WIDTH, threads(1), kernel, job);
-    for (int i = 0; i < n_token; i++)
+    for (int i = 0; i < n_token; i++) {
+        array<float> read = as_read(X_TYPE, &x[(size_t)i * COLS]);
         for (int j = 0; j < OUTS; j++) {
             error_sum sum = {};
             const float *got = &y[j][(size_t)(i * stride[j])];
             for (int r = 0; r < n_row[j]; r++)
                 sum.add((double)got[r] - (plain || j ? 0 : 7 + (double)bias[(size_t)r]),
-                        product(m[j], r, &x[(size_t)i * COLS]));
+                        product(m[j], r, read.data()));
             if (!(sqrt(sum.error / sum.size) < MOST))
                 fail_msg("%d tokens: token %d: error %g", WIDTH, i, sqrt(sum.error / sum.size));
             for (int r = n_row[j]; r < stride[j]; r++) assert_true(got[r] == 7);
         }
+    }
 }
 
 static void test_linear(void **state)
@@ -215,6 +236,27 @@ static void test_linear(void **state)
 #ifdef EMULATE_WGMMA
     check_linear<128>(prefill_linear_128, 0);
 #endif
+}
+
+/* A NaN in a row of x is in all of its results and in no other row's; an infinity that is rounded to MXFP4 too. */
+static void test_no_number(void **state)
+{
+    (void)state;
+    enum { TOKENS = 9, ROWS = 40, BAD = 4 };
+    for (int is_infinite = 0; is_infinite <= (X_TYPE == AS_MXFP4); is_infinite++) {
+        matrix m = make_matrix(FORMAT0, ROWS, Tile<W0, COLS>::BYTES);
+        array<float> x((size_t)TOKENS * COLS), scale(TOKENS), y((size_t)TOKENS * ROWS);
+        array<u16> halves((size_t)TOKENS * KP + 8);
+        for (float &v : x) v = normal();
+        x[BAD * COLS + 70] = is_infinite ? INFINITY : NAN;
+        run((TOKENS + 3) / 4, 1, 1024, prefill_convert,
+            Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_TYPE});
+        Linear job = {halves.data(), scale.data(), {{}, 1, TOKENS}};
+        job.to.out[0] = LinearOut{m.tiles.data(), NULL, NULL, y.data(), ROWS, ROWS, 0};
+        run(1, 1, threads(1), prefill_linear_32, job);
+        for (int i = 0; i < TOKENS * ROWS; i++)
+            assert_int_equal(y[(size_t)i] != y[(size_t)i], i / ROWS == BAD);
+    }
 }
 
 /* ---- an expert block ---- */
@@ -266,9 +308,10 @@ static void test_moe(void **state)
     array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)n_pair * KP + 8, 0xFFFF);
     array<float> flat((size_t)n_pair * COLS, NAN), shared_flat((size_t)TOKENS * COLS, NAN);
 
-    begin_job begin = {Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_BF16},
-                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, n_pair, USED,
-                            EXPERTS, WIDTH, 5, 3}};
+    mote_step_fault fault = {};
+    begin_job begin = {Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_TYPE},
+                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, NULL, &fault,
+                            n_pair, USED, EXPERTS, WIDTH, 5, 3}};
     run(
         3 + (TOKENS + 3) / 4, 1, 1024, +[](begin_job job) { prefill_begin(job.convert, job.sort); }, begin);
 
@@ -314,16 +357,18 @@ static void test_moe(void **state)
     error_sum sum = {};
     for (int i = 0; i < TOKENS; i += 5) {
         array<double> want(COLS);
+        array<float> read = as_read(X_TYPE, &x[(size_t)i * COLS]);
         for (int s = 0; s <= USED; s++) {
             int e = s < USED ? ids[(size_t)(i * USED + s)] : 0;
             double weight =
                 s < USED ? (double)weights[(size_t)(i * USED + s)] : 1 / (1 + exp(-(double)gate[(size_t)i]));
             array<float> hidden(FF);
             for (int f = 0; f < FF; f++) {
-                double g = product((s < USED ? expert[0][e] : one[0]), f, &x[(size_t)i * COLS]),
-                       u = product((s < USED ? expert[1][e] : one[1]), f, &x[(size_t)i * COLS]);
+                double g = product((s < USED ? expert[0][e] : one[0]), f, read.data()),
+                       u = product((s < USED ? expert[1][e] : one[1]), f, read.data());
                 hidden[(size_t)f] = (float)(g / (1 + exp(-g)) * u);
             }
+            hidden = as_read(H_TYPE, hidden.data());
             for (int r = 0; r < COLS; r++)
                 want[(size_t)r] += weight * product((s < USED ? expert[2][e] : one[2]), r, hidden.data());
         }
@@ -331,7 +376,7 @@ static void test_moe(void **state)
             sum.add((double)y[(size_t)(i * COLS + r)] - (double)residual[(size_t)(i * COLS + r)],
                     want[(size_t)r]);
     }
-    sum.check("expert block", 2 * MOST);
+    sum.check("expert block", MOST_EXPERT);
 }
 
 /* ---- activations ---- */
@@ -347,13 +392,20 @@ template <class K> static void check_hidden(const matrix &gate, const matrix &up
     array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)(TOKENS + 1) * KP, 0x5555);
     for (float &v : x) v = normal();
     run((TOKENS + 3) / 4, 1, 1024, prefill_convert,
-        Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_BF16});
+        Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_TYPE});
     typename K::job job = {{slot, NULL, NULL, NULL, TOKENS}, halves.data(), scale.data(), h.data(), FF, KP};
     unsigned rows = has_gate ? 128 : 256;
     run((KP + rows - 1) / rows, (TOKENS + WIDTH - 1) / WIDTH, PAIR_THREADS, +K::kernel, job);
     error_sum sum = {};
     int at_limit = 0;
-    for (int i = 0; i < TOKENS; i++)
+    for (int i = 0; i < TOKENS; i++) {
+        array<float> read = as_read(X_TYPE, &x[(size_t)i * COLS]), want(FF);
+        for (int c = 0; c < FF; c++) {
+            double g = has_gate ? product(gate, c, read.data()) : 0, u = product(up, c, read.data());
+            at_limit += fabs(u) > (double)a.limit;
+            want[(size_t)c] = (float)activation64(&a, g, u);
+        }
+        want = as_read(H_TYPE, want.data());
         for (int p = 0; p < KP; p++) {
             int c = p / 32 * 32 + prefill_column(p % 32);
             u16 half = h[(size_t)(i * KP + p)];
@@ -361,16 +413,14 @@ template <class K> static void check_hidden(const matrix &gate, const matrix &up
                 assert_int_equal(half, 0);
                 continue;
             }
-            double got =
-                H_BF16 ? (double)mote_bf16_f32(half) : (double)mote_f16_f32(half) / (double)HIDDEN_DOWN;
-            double g = has_gate ? product(gate, c, &x[(size_t)i * COLS]) : 0,
-                   u = product(up, c, &x[(size_t)i * COLS]);
-            at_limit += fabs(u) > (double)a.limit;
-            sum.add(got, activation64(&a, g, u));
+            sum.add(H_TYPE == AS_F16 ? (double)mote_f16_f32(half) / (double)HIDDEN_DOWN
+                                     : (double)mote_bf16_f32(half),
+                    (double)want[(size_t)c]);
         }
+    }
     for (int p = 0; p < KP; p++) assert_int_equal(h[(size_t)(TOKENS * KP + p)], 0x5555);
     assert_true(!has_gate || (at_limit > TOKENS * FF / 10 && at_limit < TOKENS * FF * 9 / 10));
-    sum.check(mote_activation_traits(a.kind)->name, 2 * MOST);
+    sum.check(mote_activation_traits(a.kind)->name, MOST_EXPERT);
 }
 
 static void test_activations(void **state)
@@ -395,7 +445,8 @@ static int end(void **state)
 int main(void)
 {
     mote_rng_seed(&rng, 3);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_moe),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear), cmocka_unit_test(test_no_number),
+                                       cmocka_unit_test(test_moe),
                                        cmocka_unit_test(test_activations)};
     return cmocka_run_group_tests(tests, NULL, end);
 }

@@ -37,8 +37,9 @@ static void test_chunks(void **state)
           *parts = malloc((size_t)(N * n_vocab) * sizeof *parts);
     for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
         struct run run, chunked;
-        run_open(FABLE, &(struct run_options){.act_f32 = 1, .n_thread = 2}, &run);
-        run_open(FABLE, &(struct run_options){.act_f32 = 1, .n_thread = 2, .max_row = chunks[c]}, &chunked);
+        run_open(FABLE, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 2}, &run);
+        run_open(FABLE, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 2, .max_row = chunks[c]},
+                 &chunked);
         struct mote_timeline *a = run_session(&run, N, MOTE_KV_F32),
                              *b = run_session(&chunked, N, MOTE_KV_F32);
         if (c == 0) must(mote_timeline_eval_all(a, ids, N, whole));
@@ -112,7 +113,7 @@ static void test_same_bits(void **state)
     (void)state;
     need_shared();
     static const struct run_options options[] = {
-        {.n_thread = 1}, {.n_thread = 2}, {.n_thread = 3}, {.n_thread = 2, .moe_unfused = 1}};
+        {.n_thread = 1}, {.n_thread = 2}, {.n_thread = 3}, {.n_thread = 2, .moe_kernels = MOTE_MOE_UNFUSED}};
     static float first[3 * 4096];
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         struct run run;
@@ -397,9 +398,9 @@ static void test_parity(void **state)
     (void)state;
     need_shared();
     struct run a, b, c;
-    run_open(FABLE, &(struct run_options){.act_f32 = 1, .n_thread = 2, .taps = 1}, &a);
-    run_open(FABLE, &(struct run_options){.act_f32 = 1, .n_thread = 1, .taps = 1, .max_row = 33}, &b);
-    run_open(FABLE_TERNARY, &(struct run_options){.act_f32 = 1, .n_thread = 2, .taps = 1}, &c);
+    run_open(FABLE, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 2, .taps = 1}, &a);
+    run_open(FABLE, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 1, .taps = 1, .max_row = 33}, &b);
+    run_open(FABLE_TERNARY, &(struct run_options){.act = MOTE_WISH_F32, .n_thread = 2, .taps = 1}, &c);
     struct mote_compare_options options = {.window = 50, .layer_limit = 1e-6, .max_change = 4};
     struct mote_comparison same, other;
     must(mote_compare(a.forward, MOTE_KV_F32, b.forward, MOTE_KV_F32, ids, N, &options, &same));

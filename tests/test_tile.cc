@@ -1,5 +1,5 @@
 /* test_tile.cc: the tile layout, packed by the host and read by the text of the device's kernels (tile.cuh), held to
- * the decoders: every kind, every lane of a warp, weights bit for bit.
+ * the decoders: every kind, every lane of a warp, weights bit for bit; and what MXFP4 tiles say of their scales.
  *
  * Weights are random bytes with sane scales. MOTE_SEED repeats a run.
  */
@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <initializer_list>
 
 extern "C" {
 #include <cmocka.h>
@@ -375,6 +377,100 @@ static void test_same(void **state)
     assert_false(mote_tile_kind_same(&a, &b));
 }
 
+/* ---- MXFP4's bases ---- */
+
+/* A block of 32 as both formats have it: its scale, its 16 bytes of codes. */
+struct mx_block {
+    uint8_t *scale, *codes;
+};
+static mx_block mx_block_at(const struct weights *w, int64_t row, int64_t block)
+{
+    int64_t n_block = w->m.n_col / 32;
+    if (w->m.format == MOTE_FORMAT_MLX_MXFP4)
+        return {w->scale + row * n_block + block, w->data + (row * n_block + block) * 16};
+    uint8_t *at = w->data + (row * n_block + block) * 17;
+    return {at, at + 1};
+}
+static int mx_is_zero(const mx_block &b) /* both zeros: +0 and -0 */
+{
+    int any = 0;
+    for (int i = 0; i < 16; i++) any |= b.codes[i] & 0x77;
+    return !any;
+}
+
+/* What rows are made of: E of a row's blocks lies in top - spread .. top, both there; zeros have any. */
+struct mx_rows {
+    int top, spread, zeros;
+};
+static void draw_mx_row(struct weights *w, int64_t row, const mx_rows &is)
+{
+    int64_t n_block = w->m.n_col / 32;
+    for (int64_t b = 0; b < n_block; b++) {
+        mx_block at = mx_block_at(w, row, b);
+        *at.scale = (uint8_t)(b == row % n_block         ? is.top
+                              : b == (row + 1) % n_block ? is.top - is.spread
+                                                         : is.top - (int)mote_rng_below(&rng, (u32)is.spread + 1));
+        at.codes[row % 16] = 0x17; /* not all zeros */
+        if (!is.zeros || b == row % n_block || b == (row + 1) % n_block || mote_rng_below(&rng, 2)) continue;
+        *at.scale = (uint8_t)mote_rng_u64(&rng);
+        for (int i = 0; i < 16; i++) at.codes[i] = (uint8_t)(mote_rng_u64(&rng) & 0x88);
+    }
+}
+
+/* Every row's base and the tile's verdict, from the file's bytes. */
+static void check_mx_tiles(const struct weights *w, const uint8_t *tiles, size_t bytes)
+{
+    for (int64_t tile = 0; tile * 16 < w->m.n_row; tile++) {
+        uint8_t base[MOTE_TILE_ROWS];
+        int wide = mote_tile_mx_base(tiles + (size_t)tile * bytes, w->m.n_col, base), want_wide = 0;
+        for (int64_t i = 0; i < 16; i++) {
+            int most = 0, least = 255;
+            for (int64_t b = 0; tile * 16 + i < w->m.n_row && b < w->m.n_col / 32; b++) {
+                mx_block at = mx_block_at(w, tile * 16 + i, b);
+                if (mx_is_zero(at)) continue;
+                most = *at.scale > most ? *at.scale : most;
+                least = *at.scale < least ? *at.scale : least;
+            }
+            int want = most > 11 ? most - 11 : 0;
+            if (base[i] != want) FAIL(&w->m, "row %d: base %d, expected %d", (int)(tile * 16 + i), base[i], want);
+            want_wide |= most == 255 || least < want;
+        }
+        if (wide != want_wide) FAIL(&w->m, "tile %d is %s", (int)tile, wide ? "wide" : "not wide");
+    }
+}
+
+/* One row of a matrix is drawn otherwise, so that the verdict is that row's. */
+static void test_mx_base(void **state)
+{
+    (void)state;
+    static const struct {
+        mx_rows rows;
+        int wide;
+    } odd[] = {
+        {{120, 11, 1}, 0}, {{120, 12, 1}, 1}, {{11, 11, 1}, 0}, {{12, 12, 1}, 1}, {{0, 0, 1}, 0},
+        {{254, 11, 1}, 0}, {{254, 12, 0}, 1}, {{255, 0, 0}, 1}, {{255, 11, 1}, 1}, {{120, 100, 1}, 1},
+    };
+    for (enum mote_format format : {MOTE_FORMAT_MXFP4, MOTE_FORMAT_MLX_MXFP4})
+        for (int n_col : {64, 128, 352})
+            for (auto &o : odd) {
+                enum { ROWS = 16 + 13 };
+                struct weights w = make_weights(format, ROWS, n_col, random_group(format, 32), MOTE_FORMAT_F32, 1);
+                int at = (int)mote_rng_below(&rng, ROWS);
+                for (int row = 0; row < ROWS; row++) draw_mx_row(&w, row, row == at ? o.rows : mx_rows{100 + row, 11, 1});
+                struct mote_tile_kind kind;
+                assert_int_equal(mote_tile_kind_of(&w.m, 0, &kind), MOTE_OK);
+                size_t bytes = mote_tile_bytes(&kind, n_col);
+                uint8_t *tiles = (uint8_t *)malloc(2 * bytes), base[MOTE_TILE_ROWS];
+                assert_non_null(tiles);
+                mote_tile_pack(&kind, &w.m, 0, 2, tiles);
+                check_mx_tiles(&w, tiles, bytes);
+                assert_int_equal(mote_tile_mx_base(tiles + (size_t)(at / 16) * bytes, n_col, base), o.wide);
+                assert_int_equal(mote_tile_mx_base(tiles + (size_t)(1 - at / 16) * bytes, n_col, base), 0);
+                free(tiles);
+                free_weights(&w);
+            }
+}
+
 int main()
 {
     const char *given = getenv("MOTE_SEED");
@@ -385,6 +481,7 @@ int main()
         cmocka_unit_test(test_plain_rows),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_same),
+        cmocka_unit_test(test_mx_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

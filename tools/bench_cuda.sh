@@ -33,4 +33,9 @@ for type in iq2_xxs iq3_xxs; do block $type 512/2048/512/10 1,4,16,128,512,2048;
 block q8_0 60/2048/1408/4 1,4,16,128,512
 block mxfp4 384/7168/512/8 1,4,16,64,256,1024,4096
 block mxfp4 128/2880/2880/4 1,4,16,64,256,1024,4096
+say "MXFP4 x MXFP4 (docs/performance-mxfp4.md)"
+for shape in kimi-k2.5-tp4 kimi-k2.5-tp4-routed deepseek-v3-tp4 deepseek-v3-ep8; do
+    "$mote" bench moe -D cuda --shape $shape --type mxfp4 --act mxfp4 --routing uniform --kernels --bandwidth 4200 \
+        -M 1,4,16,64,256,512,1024,2048,4096,8192,32768 -r 2 2>&1
+done
 say "done"

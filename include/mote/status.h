@@ -39,6 +39,20 @@ typedef enum mote_status {
 #undef X
 } mote_status;
 
+/* How a struct with struct_size begins: struct mote_x x = MOTE_OPTIONS(mote_x); everything else is zero, the default. Libraries
+ * of a later version read it by its size. */
+#ifdef __cplusplus
+#define MOTE_OPTIONS(type)  \
+    {                       \
+        sizeof(struct type) \
+    }
+#else
+#define MOTE_OPTIONS(type)                 \
+    {                                      \
+        .struct_size = sizeof(struct type) \
+    }
+#endif
+
 /* The fixed text of a status value; "unknown status" for a number that is not in the list. */
 MOTE_API const char *mote_status_text(mote_status status);
 

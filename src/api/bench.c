@@ -12,6 +12,10 @@
 
 mote_status mote_bench_start(const struct mote_bench_job *job)
 {
+    if (job->options->bandwidth > 0) {
+        *job->bandwidth = job->options->bandwidth;
+        return MOTE_OK;
+    }
     return mote_device_bandwidth(job->model->device, job->n_thread, job->bandwidth);
 }
 
@@ -72,6 +76,7 @@ mote_status mote_bench_time_long(const struct mote_bench_job *job, mote_bench_ru
 mote_status mote_bench_report(const struct mote_bench_job *job, struct mote_bench_row *row)
 {
     row->floor = row->bytes / *job->bandwidth;
+    if (row->rate > 0 && row->operations / row->rate > row->floor) row->floor = row->operations / row->rate;
     FAIL_IF(job->fn(job->context, row), MOTE_CANCELLED, "bench: stopped after %s", row->name);
     return MOTE_OK;
 }
@@ -114,16 +119,37 @@ mote_status mote_bench_fits(const char *what, size_t bytes)
     return MOTE_OK;
 }
 
-void mote_bench_normals(uint64_t seed, double deviation, int64_t n, float *x)
+enum { NORMALS = 4096 }; /* of one seed; even */
+
+struct normals_job {
+    uint64_t seed;
+    double deviation;
+    float *x;
+    struct mote_chunks chunks;
+};
+
+static void draw_normals(void *context, int worker, int n_worker)
 {
-    struct mote_rng rng;
-    mote_rng_seed(&rng, seed);
-    for (int64_t i = 0; i < n; i += 2) {
-        double pair[2];
-        mote_rng_normal2(&rng, pair);
-        x[i] = (float)(deviation * pair[0]);
-        if (i + 1 < n) x[i + 1] = (float)(deviation * pair[1]);
+    struct normals_job *job = context;
+    (void)worker;
+    (void)n_worker;
+    for (int64_t i, end; mote_next_chunk(&job->chunks, &i, &end);) {
+        struct mote_rng rng;
+        mote_rng_seed(&rng, job->seed + (uint64_t)(i / NORMALS) * 0xD1B54A32D192ED03u);
+        for (; i < end; i += 2) {
+            double pair[2];
+            mote_rng_normal2(&rng, pair);
+            job->x[i] = (float)(job->deviation * pair[0]);
+            if (i + 1 < end) job->x[i + 1] = (float)(job->deviation * pair[1]);
+        }
     }
+}
+
+void mote_bench_normals(struct mote_pool *threads, uint64_t seed, double deviation, int64_t n, float *x)
+{
+    struct normals_job job = {.seed = seed, .deviation = deviation, .x = x};
+    mote_chunks_init(&job.chunks, n, NORMALS);
+    mote_pool_run(threads, draw_normals, &job);
 }
 
 static const struct {
@@ -144,11 +170,13 @@ mote_status mote_bench(const struct mote_bench_options *given, double *bandwidth
     FAIL_IF(which == n, MOTE_ARGUMENT, "'%s' is not known; there are: kernel, moe, model", options.what);
     FAIL_IF((options.n_row && !options.rows) || (options.n_depth && !options.depth), MOTE_ARGUMENT,
             "bench: a list of rows or depths has a length but no values");
-    FAIL_IF(options.n_repeat < 0 || options.n_repeat > MAX_REPEAT || options.n_thread < 0 ||
-                options.n_generate < 0,
-            MOTE_ARGUMENT,
-            "%d repeats, %d threads, %lld tokens: expected up to %d repeats, and nothing negative",
-            options.n_repeat, options.n_thread, (long long)options.n_generate, MAX_REPEAT);
+    FAIL_IF(
+        options.n_repeat < 0 || options.n_repeat > MAX_REPEAT || options.n_thread < 0 ||
+            options.n_generate < 0 || !(options.bandwidth >= 0),
+        MOTE_ARGUMENT,
+        "%d repeats, %d threads, %lld tokens, %g bytes per second: expected up to %d repeats, and nothing "
+        "negative",
+        options.n_repeat, options.n_thread, (long long)options.n_generate, options.bandwidth, MAX_REPEAT);
     struct mote_model_options model = {0};
     if (options.model_options) MOTE_TAKE_OPTIONS(model, options.model_options);
     double unseen;

@@ -14,7 +14,7 @@
 enum {
     MOTE_BENCH_COLD = 256 << 20, /* bytes to go round before a weight is read again: more than caches hold */
     MOTE_BENCH_POOL = 1 << 18,   /* weights really encoded per format and width */
-    MOTE_BENCH_MAX_ROWS = 1 << 14
+    MOTE_BENCH_MAX_ROWS = 1 << 15
 };
 
 struct mote_bench_job {
@@ -27,7 +27,7 @@ struct mote_bench_job {
     void *context;
 };
 
-/* Measure the bandwidth of the memory that the run reads. Comes after the checks of what is asked for: a wrong request is refused at once. */
+/* Measure the bandwidth of the memory that the run reads, unless the caller brings it. Comes after the checks of what is asked for: a wrong request is refused at once. */
 mote_status mote_bench_start(const struct mote_bench_job *job);
 
 typedef mote_status mote_bench_run_fn(void *context, int64_t run);
@@ -50,7 +50,8 @@ mote_status mote_bench_rows(const struct mote_bench_job *job, const int64_t *def
 mote_status mote_bench_formats(const struct mote_bench_job *job, enum mote_format *formats, int *n);
 /* More memory than half the machine is refused: MOTE_MEMORY. */
 mote_status mote_bench_fits(const char *what, size_t bytes);
-void mote_bench_normals(uint64_t seed, double deviation, int64_t n, float *x);
+/* x[n], the same whatever the threads. */
+void mote_bench_normals(struct mote_pool *threads, uint64_t seed, double deviation, int64_t n, float *x);
 
 mote_status mote_bench_kernel(const struct mote_bench_job *job);
 mote_status mote_bench_moe(const struct mote_bench_job *job);

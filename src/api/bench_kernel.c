@@ -102,8 +102,9 @@ static mote_status take_memory(struct kernel_bench *bench, int64_t most)
     TRY(mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, (size_t)most * N_COL, sizeof(float), &bench->x));
     TRY(mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, (size_t)most * N_ROW, sizeof(float), &bench->y));
     TRY(mote_mem_alloc(NULL, MOTE_MEM_SCRATCH, act, &bench->act_memory));
-    mote_bench_normals(3, 1, most * N_COL, bench->x);
-    return mote_pool_create(bench->job->n_thread, &bench->threads);
+    TRY(mote_pool_create(bench->job->n_thread, &bench->threads));
+    mote_bench_normals(bench->threads, 3, 1, most * N_COL, bench->x);
+    return MOTE_OK;
 }
 
 mote_status mote_bench_kernel(const struct mote_bench_job *job)

@@ -1,9 +1,11 @@
 /* bench_moe.c: one expert block through the backend: router, top k, gate, up, activation, down, weighted sum.
  *
  * One idea: what a decode step reads depends on the routing, so every run routes afresh: layers with weights of their
- * own, several seeded inputs, a real router. A run's bytes are those of the experts it chose (each counted once) and
- * the router's; both they and the number of experts are means over the runs that go round.
+ * own, several seeded inputs, a real router (or, asked for, choices drawn beforehand, the way that kernels without a
+ * router are timed). A run's bytes are those of the experts it chose (each counted once) and the router's; both they
+ * and the number of experts are means over the runs that go round.
  */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,12 +16,13 @@
 #include "api/shape.h"
 #include "backend/backend.h"
 #include "base/log.h"
+#include "cuda/cuda.h"
 
-enum { MAX_SET = 32, MAX_LAYER = 4096, MAX_WIDTH = 1 << 16 };
+enum { MAX_SET = 31, MAX_LAYER = 4096, MAX_WIDTH = 1 << 16 };
 
-/* On a device a run is a chain of blocks, recorded where the backend records, so that what is timed is the device's
- * work; RUNS of them with other inputs go round. */
-enum { DEVICE_BLOCKS = 16, DEVICE_RUNS = 6 };
+/* On a device a run is a chain of blocks in one recorded graph, so that what is timed is the device's work; RUNS of them
+ * with other inputs go round, through LAYERS of weights at least. */
+enum { DEVICE_BLOCKS = 16, DEVICE_RUNS = 6, DEVICE_LAYERS = 4 };
 static const size_t device_cold = (size_t)1200 << 20;
 
 struct moe_shape {
@@ -36,26 +39,42 @@ struct moe_bench {
     const struct mote_bench_job *job;
     struct moe_shape shape;
     struct mote_activation activation;
-    int n_wide; /* matrices of an expert that read x: gate and up, or up */
+    int is_uniform; /* no router: ids and mix are there */
+    int n_wide;     /* matrices of an expert that read x: gate and up, or up */
     struct mote_routing routing;
     enum mote_format format, down_format;
     struct mote_row_pool wide, narrow; /* rows of gate and up, rows of down */
     size_t expert_bytes, router_bytes;
     int64_t n_layer, most;      /* most: rows of the largest run */
-    uint8_t *weights;           /* [n_layer] gate (where there is one), up, down, each [n_expert] */
+    int64_t n_input;            /* rows of x */
+    uint8_t *weights;           /* [n_layer][n_expert] gate (where there is one), up, down */
     float *router;              /* [n_layer][n_expert][d_model] */
     struct mote_matrix *matrix; /* [n_layer][3][n_expert] */
     struct moe_layer *layer;    /* [n_layer] */
     const struct mote_backend_kind *kind;
     int device;
     struct mote_backend *backend;
+    struct mote_pool *threads; /* until everything is there */
     /* backend memory */
-    float *x; /* [most * n_set][d_model] */
-    float *logits, *mix, *y;
-    int32_t *ids;
+    float *x;           /* [n_input][d_model] */
+    float *logits;      /* [most][n_expert] */
+    float *mix;         /* [n_input][n_used] */
+    float *y;           /* [most][d_model] */
+    int32_t *ids;       /* [n_input][n_used] */
     int32_t *host_ids;  /* [most][n_used] */
     int64_t n_x, n_set; /* of the row being timed */
+    struct mote_cuda_watch watch;
+    struct mote_bench_kernel kernel[MOTE_CUDA_WATCHED];
 };
+
+const char *mote_bench_shape(size_t index, int64_t dims[4])
+{
+    const struct mote_shape *shape = mote_shape_at(index);
+    if (!shape) return NULL;
+    dims[0] = shape->n_expert, dims[1] = shape->d_model, dims[2] = shape->n_ff_expert,
+    dims[3] = shape->n_used;
+    return shape->name;
+}
 
 static mote_status read_shape(const char *text, struct moe_shape *out)
 {
@@ -74,8 +93,7 @@ static mote_status read_shape(const char *text, struct moe_shape *out)
         int n = sscanf(text, "%9lld/%9lld/%9lld/%9lld%n", &value[0], &value[1], &value[2], &value[3], &end);
         FAIL_IF(n != 4 || text[end], MOTE_ARGUMENT,
                 "shape '%s', expected experts/model width/expert width/used, such as 128/2048/768/8, "
-                "or the name "
-                "of a shape, such as %s",
+                "or the name of a shape, such as %s",
                 text, mote_shape_at(0)->name);
         *out = (struct moe_shape){
             .n_expert = value[0], .d_model = value[1], .n_ff = value[2], .n_used = value[3]};
@@ -97,7 +115,8 @@ static int on_device(const struct moe_bench *bench)
     return bench->kind->weight_bytes != NULL;
 }
 
-/* Layers until a round trip reads more than caches hold, two at least. */
+/* Layers until a round trip reads more than caches hold; on a device at least so many that an expert that two steps choose
+ * is seldom still there. */
 static mote_status plan_layers(struct moe_bench *bench)
 {
     const struct moe_shape *s = &bench->shape;
@@ -107,7 +126,8 @@ static mote_status plan_layers(struct moe_bench *bench)
     size_t layer = bench->expert_bytes * (size_t)s->n_expert, all;
     bench->n_layer = (int64_t)((on_device(bench) ? device_cold : MOTE_BENCH_COLD) / layer) + 1;
     if (on_device(bench) && bench->n_layer > DEVICE_BLOCKS) bench->n_layer = DEVICE_BLOCKS;
-    if (bench->n_layer < 2) bench->n_layer = 2;
+    int64_t least = on_device(bench) ? DEVICE_LAYERS : 2;
+    if (bench->n_layer < least) bench->n_layer = least;
     if (bench->n_layer > MAX_LAYER) bench->n_layer = MAX_LAYER;
     char what[160];
     snprintf(what, sizeof what, "%s in %s", s->name, mote_format_traits(bench->format)->name);
@@ -116,17 +136,38 @@ static mote_status plan_layers(struct moe_bench *bench)
     return mote_bench_fits(what, all);
 }
 
-static struct mote_matrix *draw_part(struct moe_bench *bench, struct mote_rng *rng, int64_t layer, int part,
-                                     uint8_t *memory)
+enum { GATE, UP, DOWN, PARTS };
+
+static struct mote_matrix *matrices_of(const struct moe_bench *bench, int64_t layer, int part)
 {
+    return bench->matrix + (layer * PARTS + part) * bench->shape.n_expert;
+}
+
+struct draw_job {
+    struct moe_bench *bench;
+    struct mote_chunks chunks; /* of the experts of all layers */
+};
+
+static void draw_experts(void *context, int worker, int n_worker)
+{
+    struct draw_job *job = context;
+    struct moe_bench *bench = job->bench;
     const struct moe_shape *s = &bench->shape;
-    const struct mote_row_pool *pool = part < 2 ? &bench->wide : &bench->narrow;
-    int64_t n_row = part < 2 ? s->n_ff : s->d_model;
-    size_t bytes = mote_row_pool_bytes(pool, n_row);
-    struct mote_matrix *matrix = bench->matrix + (layer * 3 + part) * s->n_expert;
-    for (int64_t e = 0; e < s->n_expert; e++)
-        matrix[e] = mote_row_pool_matrix(pool, rng, n_row, memory + (size_t)e * bytes);
-    return matrix;
+    (void)worker;
+    (void)n_worker;
+    for (int64_t i, end; mote_next_chunk(&job->chunks, &i, &end);)
+        for (; i < end; i++) {
+            uint8_t *at = bench->weights + (size_t)i * bench->expert_bytes;
+            struct mote_rng rng;
+            mote_rng_seed(&rng, 11 + (uint64_t)i * 0xD1B54A32D192ED03u);
+            for (int part = PARTS - 1 - bench->n_wide; part < PARTS; part++) {
+                const struct mote_row_pool *pool = part == DOWN ? &bench->narrow : &bench->wide;
+                int64_t n_row = part == DOWN ? s->d_model : s->n_ff;
+                matrices_of(bench, i / s->n_expert, part)[i % s->n_expert] =
+                    mote_row_pool_matrix(pool, &rng, n_row, at);
+                at += mote_row_pool_bytes(pool, n_row);
+            }
+        }
 }
 
 static mote_status draw_layers(struct moe_bench *bench)
@@ -138,16 +179,14 @@ static mote_status draw_layers(struct moe_bench *bench)
     TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n_layer * 3 * n_expert, sizeof *bench->matrix,
                         &bench->matrix));
     TRY(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n_layer, sizeof *bench->layer, &bench->layer));
-    struct mote_rng rng;
-    mote_rng_seed(&rng, 11);
-    size_t wide = n_expert * mote_row_pool_bytes(&bench->wide, s->n_ff);
+    struct draw_job job = {.bench = bench};
+    mote_chunks_init(&job.chunks, bench->n_layer * s->n_expert, 1);
+    mote_pool_run(bench->threads, draw_experts, &job);
     for (int64_t l = 0; l < bench->n_layer; l++) {
-        uint8_t *gate = bench->weights + (size_t)l * n_expert * bench->expert_bytes,
-                *up = gate + (size_t)(bench->n_wide - 1) * wide, *down = up + wide;
         float *router = bench->router + l * s->n_expert * s->d_model;
         /* Inputs have variance 1, and logits then too. */
-        mote_bench_normals((uint64_t)(100 + l), 1 / sqrt((double)s->d_model), s->n_expert * s->d_model,
-                           router);
+        mote_bench_normals(bench->threads, (uint64_t)(100 + l), 1 / sqrt((double)s->d_model),
+                           s->n_expert * s->d_model, router);
         struct moe_layer *layer = &bench->layer[l];
         layer->experts =
             (struct mote_expert_set){.name = "experts of the benchmark",
@@ -155,11 +194,11 @@ static mote_status draw_layers(struct moe_bench *bench)
                                      .n_ff = s->n_ff,
                                      .d_model = s->d_model,
                                      .activation = bench->activation,
-                                     .gate = up == gate ? NULL : draw_part(bench, &rng, l, 0, gate),
-                                     .up = draw_part(bench, &rng, l, 1, up),
-                                     .down = draw_part(bench, &rng, l, 2, down),
+                                     .gate = bench->n_wide == 1 ? NULL : matrices_of(bench, l, GATE),
+                                     .up = matrices_of(bench, l, UP),
+                                     .down = matrices_of(bench, l, DOWN),
                                      .act = bench->job->act,
-                                     .routing = &bench->routing};
+                                     .routing = bench->is_uniform ? NULL : &bench->routing};
         layer->router = (struct mote_weight){
             .name = "router of the benchmark",
             .w = {.format = MOTE_FORMAT_F32,
@@ -175,7 +214,7 @@ static mote_status draw_layers(struct moe_bench *bench)
 
 /* ---- a run ---- */
 
-/* Inputs to choose from: many for few rows, as those touch few experts each. */
+/* Inputs to choose from: many for few rows, as those touch few experts each. An odd number: layers are often even. */
 static int64_t sets_of(int64_t n_x)
 {
     return n_x >= MAX_SET ? 2 : MAX_SET;
@@ -194,48 +233,49 @@ struct router_run {
     struct mote_route route;
 };
 
-static void make_route(const struct moe_bench *bench, const struct moe_layer *layer, const float *x,
-                       struct router_run *out)
+static const struct moe_layer *layer_of(const struct moe_bench *bench, int64_t run)
 {
+    return &bench->layer[run % bench->n_layer];
+}
+/* The first of a run's rows; no two runs in a row have the same, so that nothing made of one is used by the next. */
+static int64_t first_row(const struct moe_bench *bench, int64_t run)
+{
+    return run % bench->n_set * bench->n_x;
+}
+
+static void make_route(const struct moe_bench *bench, int64_t run, struct router_run *out)
+{
+    const struct moe_layer *layer = layer_of(bench, run);
+    int64_t at = first_row(bench, run), n_used = bench->shape.n_used;
     out->linear = (struct mote_linear){.n_row = bench->n_x,
                                        .n_col = bench->shape.d_model,
-                                       .x = x,
+                                       .x = bench->x + at * bench->shape.d_model,
                                        .n_out = 1,
                                        .out = {{&layer->router, bench->logits, bench->shape.n_expert, NULL}}};
     out->route = (struct mote_route){.routing = &bench->routing,
                                      .router = &out->linear,
                                      .n_row = bench->n_x,
                                      .logits = bench->logits,
-                                     .ids = bench->ids,
-                                     .weights = bench->mix};
-}
-
-static const struct moe_layer *layer_of(const struct moe_bench *bench, int64_t run)
-{
-    return &bench->layer[run % bench->n_layer];
-}
-static const float *input_of(const struct moe_bench *bench, int64_t run)
-{
-    return bench->x + run / bench->n_layer % bench->n_set * bench->n_x * bench->shape.d_model;
+                                     .ids = bench->ids + at * n_used,
+                                     .weights = bench->mix + at * n_used};
 }
 
 static mote_status start_block(struct moe_bench *bench, int64_t run)
 {
     const struct mote_backend_ops *ops = bench->backend->ops;
-    const struct moe_layer *layer = layer_of(bench, run);
-    const float *x = input_of(bench, run);
     struct router_run router;
-    make_route(bench, layer, x, &router);
+    make_route(bench, run, &router);
     struct mote_moe moe = {.n_row = bench->n_x,
                            .d_model = bench->shape.d_model,
                            .n_used = (int32_t)bench->shape.n_used,
-                           .x = x,
-                           .route = &router.route,
-                           .experts = &layer->experts,
-                           .ids = bench->ids,
-                           .weights = bench->mix,
-                           .residual = x,
+                           .x = router.linear.x,
+                           .route = bench->is_uniform ? NULL : &router.route,
+                           .experts = &layer_of(bench, run)->experts,
+                           .ids = router.route.ids,
+                           .weights = router.route.weights,
+                           .residual = router.linear.x,
                            .y = bench->y};
+    bench->watch.n_launch = 0;
     return ops->moe(bench->backend, &moe);
 }
 
@@ -260,7 +300,8 @@ static mote_status run_chain(void *context, int64_t run)
     int state;
     memset(&shape, 0, sizeof shape);
     run %= DEVICE_RUNS;
-    shape.who = (uint64_t)run + 1; /* nobody else records on this backend */
+    /* Nobody else records on this backend. */
+    shape.who = (uint64_t)run + 1 + (uint64_t)DEVICE_RUNS * (uint64_t)bench->watch.most;
     shape.n_want = (int32_t)bench->n_x;
     TRY(ops->replay_begin(bench->backend, &shape, &state));
     if (state == MOTE_REPLAY_DONE) return MOTE_OK;
@@ -270,14 +311,51 @@ static mote_status run_chain(void *context, int64_t run)
     return ops->replay_end(bench->backend, status);
 }
 
-static mote_status time_block(struct moe_bench *bench, struct mote_bench_row *row)
+static mote_status time_chain(struct moe_bench *bench, struct mote_bench_row *row)
 {
-    if (!on_device(bench)) return mote_bench_time(bench->job, run_block, NULL, bench, row);
+    for (int64_t run = 0; run < DEVICE_RUNS; run++) TRY(run_chain(bench, run)); /* all are recorded */
     TRY(mote_bench_time(bench->job, run_chain, finish, bench, row));
     row->seconds /= DEVICE_BLOCKS;
     row->low /= DEVICE_BLOCKS;
     row->high /= DEVICE_BLOCKS;
     return MOTE_OK;
+}
+
+/* The block's launches: chains of blocks that end after the first, after the second and so on, each less the one before. */
+static mote_status time_kernels(struct moe_bench *bench, struct mote_bench_row *row)
+{
+    struct mote_bench_row part;
+    double before = 0;
+    bench->watch.most = INT_MAX;
+    TRY(run_block(bench, 0));
+    int n = bench->watch.n_launch;
+    if (n > MOTE_CUDA_WATCHED) {
+        mote_log(MOTE_LOG_WARNING, "%s: blocks of %lld rows are %d launches, too many to time each",
+                 row->name, (long long)row->rows, n);
+        return MOTE_OK;
+    }
+    for (int i = 0; i < n; i++) {
+        bench->watch.most = i + 1;
+        TRY(time_chain(bench, &part));
+        bench->kernel[i] = (struct mote_bench_kernel){bench->watch.name[i], part.seconds - before};
+        before = part.seconds;
+    }
+    row->kernel = bench->kernel;
+    row->n_kernel = (size_t)n;
+    return MOTE_OK;
+}
+
+static mote_status time_block(struct moe_bench *bench, struct mote_bench_row *row)
+{
+    const struct mote_backend_ops *ops = bench->backend->ops;
+    if (!on_device(bench)) return mote_bench_time(bench->job, run_block, NULL, bench, row);
+    bench->watch.most = 0;
+    TRY(time_chain(bench, row));
+    if (!bench->job->options->kernels) return MOTE_OK;
+    ops->watch(bench->backend, &bench->watch);
+    mote_status status = time_kernels(bench, row);
+    ops->watch(bench->backend, NULL);
+    return status;
 }
 
 /* Mean number of distinct experts over every layer and input. */
@@ -289,9 +367,10 @@ static mote_status count_experts(struct moe_bench *bench, double *mean)
     for (int64_t run = 0; run < n_run; run++) {
         uint8_t seen[MOTE_MAX_EXPERTS] = {0};
         struct router_run router;
-        make_route(bench, layer_of(bench, run), input_of(bench, run), &router);
-        TRY(ops->route(bench->backend, &router.route));
-        TRY(ops->download(bench->backend, bench->host_ids, bench->ids, (size_t)n_pair * sizeof(int32_t)));
+        make_route(bench, run, &router);
+        if (!bench->is_uniform) TRY(ops->route(bench->backend, &router.route));
+        TRY(ops->download(bench->backend, bench->host_ids, router.route.ids,
+                          (size_t)n_pair * sizeof(int32_t)));
         for (int64_t i = 0; i < n_pair; i++) {
             total += !seen[bench->host_ids[i]];
             seen[bench->host_ids[i]] = 1;
@@ -299,6 +378,15 @@ static mote_status count_experts(struct moe_bench *bench, double *mean)
     }
     *mean = (double)total / (double)n_run;
     return MOTE_OK;
+}
+
+/* What Hopper's tensor cores were measured to keep up, operations per second: 8-bit floats that are promoted every 128
+ * columns, and 16-bit ones. 0: not known of this chip. */
+static double operation_rate(const struct moe_bench *bench)
+{
+    struct mote_cuda_info info;
+    if (!on_device(bench) || mote_cuda_describe(bench->device, &info) != MOTE_OK || info.cc != 90) return 0;
+    return mote_act_chosen(bench->format, bench->job->act) == MOTE_ACT_MXFP4 ? 1200e12 : 620e12;
 }
 
 static mote_status bench_rows(struct moe_bench *bench, int64_t n_x, const int32_t *tokens)
@@ -316,11 +404,17 @@ static mote_status bench_rows(struct moe_bench *bench, int64_t n_x, const int32_
         .name = s->name,
         .type = mote_format_traits(bench->format)->name,
         .rows = n_x,
-        .bytes = experts * (double)bench->expert_bytes + (double)bench->router_bytes,
-        .operations = 2.0 * (double)n_x * (double)s->d_model *
-                      ((1.0 + bench->n_wide) * (double)s->n_used * (double)s->n_ff + (double)s->n_expert),
+        .bytes = experts * (double)bench->expert_bytes,
+        .operations = 2.0 * (double)n_x * (double)s->d_model * (1.0 + bench->n_wide) * (double)s->n_used *
+                      (double)s->n_ff,
         .experts = (int64_t)(experts + 0.5),
+        .act = bench->job->model->act ? bench->job->model->act : "default",
+        .rate = operation_rate(bench),
     };
+    if (!bench->is_uniform) {
+        row.bytes += (double)bench->router_bytes;
+        row.operations += 2.0 * (double)n_x * (double)s->d_model * (double)s->n_expert;
+    }
     TRY(time_block(bench, &row));
     return mote_bench_report(bench->job, &row);
 }
@@ -333,8 +427,9 @@ static mote_status make_backend(struct moe_bench *bench)
     const char *moe = bench->job->model->moe;
     enum mote_act_wish act = bench->job->act;
     struct mote_backend_options options = {.n_thread = bench->job->n_thread,
-                                           .act = act,
-                                           .moe_unfused = moe && !strcmp(moe, "unfused"),
+                                           .moe_kernels = !moe || !strcmp(moe, "fused") ? MOTE_MOE_FUSED
+                                                          : strcmp(moe, "unfused")      ? MOTE_MOE_PORTABLE
+                                                                                        : MOTE_MOE_UNFUSED,
                                            .compact = bench->job->options->compact};
     struct mote_backend_limits limits = {
         .max_row = bench->most,
@@ -351,11 +446,45 @@ static mote_status make_backend(struct moe_bench *bench)
     TRY(bench->kind->create(&options, &limits, NULL, &bench->backend));
     const struct mote_backend_ops *ops = bench->backend->ops;
     for (int64_t l = 0; l < bench->n_layer; l++) {
-        TRY(ops->place(bench->backend, &bench->layer[l].router));
+        if (!bench->is_uniform) TRY(ops->place(bench->backend, &bench->layer[l].router));
         TRY(ops->place_experts(bench->backend, &bench->layer[l].experts));
     }
-    if (ops->place_routing) TRY(ops->place_routing(bench->backend, &bench->routing, &bench->layer[0].router));
+    if (ops->place_routing && !bench->is_uniform)
+        TRY(ops->place_routing(bench->backend, &bench->routing, &bench->layer[0].router));
     return ops->ready ? ops->ready(bench->backend) : MOTE_OK;
+}
+
+/* k of n experts, all different, every set of them as likely as any other (Floyd), and weights whose sum is 1. */
+static void draw_choice(struct mote_rng *rng, int64_t n, int64_t k, int32_t *ids, float *mix)
+{
+    uint8_t seen[MOTE_MAX_EXPERTS] = {0};
+    double sum = 0;
+    for (int64_t s = 0; s < k; s++) {
+        int64_t last = n - k + s, pick = (int64_t)mote_rng_below(rng, (uint64_t)last + 1);
+        if (seen[pick]) pick = last;
+        seen[pick] = 1;
+        ids[s] = (int32_t)pick;
+        mix[s] = (float)(0.1 + mote_rng_unit(rng));
+        sum += (double)mix[s];
+    }
+    for (int64_t s = 0; s < k; s++) mix[s] = (float)((double)mix[s] / sum);
+}
+
+/* Normal x, and choices for who has no router; host memory as the backend's of these names. */
+static mote_status fill_inputs(struct moe_bench *bench, float *x, int32_t *ids, float *mix)
+{
+    const struct moe_shape *s = &bench->shape;
+    const struct mote_backend_ops *ops = bench->backend->ops;
+    size_t n = (size_t)bench->n_input, pair = n * (size_t)s->n_used;
+    struct mote_rng rng;
+    mote_rng_seed(&rng, 13);
+    mote_bench_normals(bench->threads, 5, 1, bench->n_input * s->d_model, x);
+    for (int64_t i = 0; i < bench->n_input; i++)
+        draw_choice(&rng, s->n_expert, s->n_used, ids + i * s->n_used, mix + i * s->n_used);
+    TRY(ops->upload(bench->backend, bench->x, x, n * (size_t)s->d_model * sizeof *x));
+    TRY(ops->upload(bench->backend, bench->ids, ids, pair * sizeof *ids));
+    TRY(ops->upload(bench->backend, bench->mix, mix, pair * sizeof *mix));
+    return ops->sync(bench->backend); /* the host's copies go */
 }
 
 /* Rows that take the most input memory are not always the most rows: few rows have many inputs. */
@@ -363,34 +492,40 @@ static mote_status make_inputs(struct moe_bench *bench)
 {
     const struct moe_shape *s = &bench->shape;
     const struct mote_backend_ops *ops = bench->backend->ops;
-    size_t most = (size_t)bench->most, pair = most * (size_t)s->n_used, d = (size_t)s->d_model;
-    size_t n_input = (size_t)MAX_SET * MAX_SET > 2 * most ? (size_t)MAX_SET * MAX_SET : 2 * most;
-    float *host;
-    TRY(mote_mem_alloc(NULL, MOTE_MEM_SCRATCH, n_input * d * sizeof(float), &host));
-    mote_bench_normals(5, 1, (int64_t)(n_input * d), host);
-    mote_status status = ops->alloc(bench->backend, MOTE_MEM_SCRATCH, n_input * d * sizeof(float), &bench->x);
-    if (status == MOTE_OK) status = ops->upload(bench->backend, bench->x, host, n_input * d * sizeof(float));
-    mote_mem_free(host);
-    TRY(status);
-    TRY(ops->alloc(bench->backend, MOTE_MEM_SCRATCH, most * (size_t)s->n_expert * sizeof(float),
-                   &bench->logits));
-    TRY(ops->alloc(bench->backend, MOTE_MEM_SCRATCH, pair * sizeof(float), &bench->mix));
-    TRY(ops->alloc(bench->backend, MOTE_MEM_SCRATCH, pair * sizeof(int32_t), &bench->ids));
-    TRY(ops->alloc(bench->backend, MOTE_MEM_SCRATCH, most * d * sizeof(float), &bench->y));
-    return mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, pair, sizeof(int32_t), &bench->host_ids);
+    bench->n_input = MAX_SET * MAX_SET > 2 * bench->most ? MAX_SET * MAX_SET : 2 * bench->most;
+    size_t most = (size_t)bench->most, n_input = (size_t)bench->n_input;
+    size_t d = (size_t)s->d_model, n_used = (size_t)s->n_used;
+    struct {
+        size_t n;
+        void *out;
+    } const memory[] = {{n_input * d, &bench->x},
+                        {most * (size_t)s->n_expert, &bench->logits},
+                        {n_input * n_used, &bench->mix},
+                        {n_input * n_used, &bench->ids},
+                        {most * d, &bench->y}};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        TRY(ops->alloc(bench->backend, MOTE_MEM_SCRATCH, memory[i].n * sizeof(float), memory[i].out));
+    TRY(mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, most * n_used, sizeof(int32_t), &bench->host_ids));
+    float *x = NULL, *mix = NULL;
+    int32_t *ids = NULL;
+    mote_status status = mote_mem_alloc(NULL, MOTE_MEM_SCRATCH, n_input * d * sizeof *x, &x);
+    if (status == MOTE_OK)
+        status = mote_mem_alloc(NULL, MOTE_MEM_SCRATCH, n_input * n_used * sizeof *ids, &ids);
+    if (status == MOTE_OK)
+        status = mote_mem_alloc(NULL, MOTE_MEM_SCRATCH, n_input * n_used * sizeof *mix, &mix);
+    if (status == MOTE_OK) status = fill_inputs(bench, x, ids, mix);
+    mote_mem_free(x);
+    mote_mem_free(ids);
+    mote_mem_free(mix);
+    return status;
 }
 
 static mote_status make_weights(struct moe_bench *bench)
 {
-    struct mote_pool *threads;
-    TRY(mote_pool_create(bench->job->n_thread, &threads));
-    mote_status status = mote_row_pool_create(bench->format, MOTE_FORMAT_BF16, bench->shape.d_model,
-                                              MOTE_BENCH_POOL, 1, threads, &bench->wide);
-    if (status == MOTE_OK)
-        status = mote_row_pool_create(bench->down_format, MOTE_FORMAT_BF16, bench->shape.n_ff,
-                                      MOTE_BENCH_POOL, 2, threads, &bench->narrow);
-    mote_pool_destroy(threads);
-    TRY(status);
+    TRY(mote_row_pool_create(bench->format, MOTE_FORMAT_BF16, bench->shape.d_model, MOTE_BENCH_POOL, 1,
+                             bench->threads, &bench->wide));
+    TRY(mote_row_pool_create(bench->down_format, MOTE_FORMAT_BF16, bench->shape.n_ff, MOTE_BENCH_POOL, 2,
+                             bench->threads, &bench->narrow));
     TRY(plan_layers(bench));
     return draw_layers(bench);
 }
@@ -416,34 +551,23 @@ static void take_down(struct moe_bench *bench)
     mote_row_pool_free(&bench->wide);
 }
 
-static mote_status bench_format(const struct mote_bench_job *job, const struct moe_shape *shape,
-                                const struct mote_activation *activation, enum mote_format format,
-                                const int64_t *rows, size_t n_rows)
+/* asked: everything that is said before a format is. */
+static mote_status bench_format(const struct moe_bench *asked, enum mote_format format, const int64_t *rows,
+                                size_t n_rows)
 {
-    struct moe_bench bench = {
-        .job = job,
-        .shape = *shape,
-        .activation = *activation,
-        .n_wide = 1 + mote_activation_traits(activation->kind)->is_gated,
-        .format = format,
-        /* As `mote synth` and others do: blocks of 256 do not divide every expert width. */
-        .down_format = shape->n_ff % mote_format_traits(format)->block_elems ? MOTE_FORMAT_Q8_0 : format,
-        .routing = {.score = MOTE_SCORE_SOFTMAX,
-                    .n_expert = (int32_t)shape->n_expert,
-                    .n_used = (int32_t)shape->n_used,
-                    .n_group = 1,
-                    .n_group_used = 1,
-                    .renormalise = 1,
-                    .scale = 1},
-        .most = 1,
-    };
+    struct moe_bench bench = *asked;
+    bench.format = format;
+    /* As `mote synth` and others do: blocks of 256 do not divide every expert width. */
+    bench.down_format =
+        bench.shape.n_ff % mote_format_traits(format)->block_elems ? MOTE_FORMAT_Q8_0 : format;
     for (size_t i = 0; i < n_rows; i++)
         if (rows[i] > bench.most) bench.most = rows[i];
     int32_t *tokens = NULL;
-    TRY(mote_device_choose(job->model->device, &bench.kind, &bench.device));
+    TRY(mote_pool_create(bench.job->n_thread, &bench.threads));
     mote_status status = make_weights(&bench);
     if (status == MOTE_OK) status = make_backend(&bench);
     if (status == MOTE_OK) status = make_inputs(&bench);
+    mote_pool_destroy(bench.threads);
     if (status == MOTE_OK)
         status = mote_mem_calloc(NULL, MOTE_MEM_SCRATCH, (size_t)bench.most, sizeof *tokens, &tokens);
     for (size_t i = 0; status == MOTE_OK && i < n_rows; i++) status = bench_rows(&bench, rows[i], tokens);
@@ -452,30 +576,57 @@ static mote_status bench_format(const struct mote_bench_job *job, const struct m
     return status;
 }
 
+/* " word" behind the name of a shape that is timed in some other way than the usual one. */
+static void qualify(struct moe_shape *shape, const char *word)
+{
+    size_t end = strlen(shape->name);
+    snprintf(shape->name + end, sizeof shape->name - end, " %s", word);
+}
+
+static mote_status read_request(const struct mote_bench_job *job, struct moe_bench *out)
+{
+    const struct mote_bench_options *options = job->options;
+    const char *routing = options->routing ? options->routing : "router";
+    struct moe_shape *shape = &out->shape;
+    *out = (struct moe_bench){.job = job, .activation = {MOTE_ACTIVATION_SWIGLU, 0}, .most = 1};
+    TRY(read_shape(options->shape, shape));
+    TRY(mote_device_choose(job->model->device, &out->kind, &out->device));
+    if (options->activation) {
+        TRY(mote_activation_find(options->activation, &out->activation));
+        qualify(shape, options->activation);
+    }
+    if (options->compact) qualify(shape, "compact");
+    out->is_uniform = !strcmp(routing, "uniform");
+    FAIL_IF(!out->is_uniform && strcmp(routing, "router"), MOTE_ARGUMENT,
+            "routing '%s' is not known; there are: router, uniform", routing);
+    if (out->is_uniform) qualify(shape, routing);
+    FAIL_IF(options->kernels && !on_device(out), MOTE_UNSUPPORTED,
+            "bench moe: times of single kernels are a GPU's; on a CPU the block is one job of all threads");
+    out->n_wide = 1 + mote_activation_traits(out->activation.kind)->is_gated;
+    out->routing = (struct mote_routing){.score = MOTE_SCORE_SOFTMAX,
+                                         .n_expert = (int32_t)shape->n_expert,
+                                         .n_used = (int32_t)shape->n_used,
+                                         .n_group = 1,
+                                         .n_group_used = 1,
+                                         .renormalise = 1,
+                                         .scale = 1};
+    return MOTE_OK;
+}
+
 mote_status mote_bench_moe(const struct mote_bench_job *job)
 {
     static const int64_t default_rows[] = {1, 8, 64, 256};
     enum mote_format format[MOTE_FORMAT_COUNT];
-    struct moe_shape shape;
-    struct mote_activation activation = {MOTE_ACTIVATION_SWIGLU, 0};
+    struct moe_bench asked;
     const int64_t *rows;
     size_t n_rows;
     int n_format;
-    TRY(read_shape(job->options->shape, &shape));
-    if (job->options->activation) {
-        TRY(mote_activation_find(job->options->activation, &activation));
-        size_t end = strlen(shape.name);
-        snprintf(shape.name + end, sizeof shape.name - end, " %s", job->options->activation);
-    }
-    if (job->options->compact) {
-        size_t end = strlen(shape.name);
-        snprintf(shape.name + end, sizeof shape.name - end, " compact");
-    }
+    TRY(read_request(job, &asked));
     TRY(mote_bench_formats(job, format, &n_format));
     TRY(mote_bench_rows(job, default_rows, sizeof default_rows / sizeof *default_rows, &rows, &n_rows));
     TRY(mote_bench_start(job));
     for (int f = 0; f < n_format; f++) {
-        mote_status status = bench_format(job, &shape, &activation, format[f], rows, n_rows);
+        mote_status status = bench_format(&asked, format[f], rows, n_rows);
         /* Of all formats, those that fit. */
         if (status == MOTE_MEMORY && !job->options->type) {
             mote_log(MOTE_LOG_WARNING, "%s", mote_error());

@@ -209,11 +209,13 @@ struct model_units {
     struct mote_backend *backend;
 };
 
-static mote_status open_model(const char *path, const char *arch, struct model_units *m)
+static mote_status open_model(const char *path, const char *act, const char *arch, struct model_units *m)
 {
+    struct mote_network_options network = {0};
+    TRY(mote_act_wish_parse(act, &network.act));
     TRY(mote_budget_create(0, &m->budget));
     TRY(mote_catalogue_open(path, m->budget, &m->catalogue));
-    TRY(mote_network_open(m->catalogue, NULL, m->budget, &m->network));
+    TRY(mote_network_open(m->catalogue, &network, m->budget, &m->network));
     struct mote_backend_limits limits = m->network->limits;
     limits.max_row = 512; /* no kernel depends on it */
     TRY(mote_cuda_ahead_create(arch, &limits, m->budget, &m->backend));
@@ -255,8 +257,9 @@ static mote_status build_units(const char *arch, const struct mote_cuda_unit *un
     return status;
 }
 
-mote_status mote_kernels_build(const char *arch, const char *model, mote_progress_fn *progress,
-                               void *progress_context, mote_kernel_fn *fn, void *context)
+mote_status mote_kernels_build(const char *arch, const char *model, const char *act,
+                               mote_progress_fn *progress, void *progress_context, mote_kernel_fn *fn,
+                               void *context)
 {
     struct mote_cuda_info device;
     struct progress told = {progress, progress_context};
@@ -270,18 +273,20 @@ mote_status mote_kernels_build(const char *arch, const char *model, mote_progres
     }
     mote_status status = MOTE_OK;
     if (model) {
-        TRY_GOTO(open_model(model, arch, &m), status, out);
+        TRY_GOTO(open_model(model, act, arch, &m), status, out);
         n = mote_cuda_ahead_units(m.backend, NULL, 0);
         TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n + 1, sizeof *unit, &unit), status, out);
         mote_cuda_ahead_units(m.backend, unit, n);
         unit[n++] = bandwidth_unit; /* `mote run` measures what its speed is held against */
     } else {
-        while (mote_cuda_unit_list[n].unit.text) n++;
-        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *unit, &unit), status, out);
-        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, n, sizeof *what, &what), status, out);
-        for (size_t i = 0; i < n; i++) {
-            unit[i] = mote_cuda_unit_list[i].unit;
-            what[i] = mote_cuda_unit_list[i].what;
+        size_t room = 0;
+        while (mote_cuda_unit_list[room].unit.text) room++;
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, room, sizeof *unit, &unit), status, out);
+        TRY_GOTO(mote_mem_calloc(NULL, MOTE_MEM_TABLES, room, sizeof *what, &what), status, out);
+        for (const struct mote_cuda_unit_row *row = mote_cuda_unit_list; row->unit.text; row++) {
+            if (!mote_cuda_unit_is_for(row, arch)) continue;
+            unit[n] = row->unit;
+            what[n++] = row->what;
         }
     }
     status = build_units(arch, unit, what, n, &told, fn, context);

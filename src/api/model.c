@@ -121,12 +121,12 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
         FAIL_IF(given->struct_size < sizeof(size_t), MOTE_ARGUMENT, "model options: struct_size is not set");
         MOTE_TAKE_OPTIONS(options, given);
     }
-    static const char *const moes[] = {"fused", "unfused"};
+    static const char *const moes[] = {"fused", "unfused", "portable"};
     static const char *const kvs[] = {"f32", "f16", "q8_0"};
     enum mote_act_wish act;
     int moe = 0, kv = MOTE_KV_F16;
     TRY(mote_act_wish_parse(options.act, &act));
-    TRY(choose(options.moe, "expert block", moes, 2, &moe));
+    TRY(choose(options.moe, "expert block", moes, 3, &moe));
     TRY(choose(options.kv, "KV type", kvs, 3, &kv));
     FAIL_IF(options.n_ctx < 0 || options.n_batch < 0 || options.n_session < 0 || options.n_thread < 0,
             MOTE_ARGUMENT,
@@ -158,8 +158,7 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     if (model->n_batch > model->n_ctx) model->n_batch = model->n_ctx;
     model->kv_type = (enum mote_kv_type)kv;
     model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread,
-                                                           .act = act,
-                                                           .moe_unfused = moe,
+                                                           .moe_kernels = (enum mote_moe_kernels)moe,
                                                            .progress = show_backend,
                                                            .progress_context = model};
     TRY(mote_device_choose(options.device, &model->kind, &model->backend_options.device));

@@ -101,6 +101,20 @@ static const struct mote_shape shapes[] = {
      .renormalise = 1,
      .qk_norm = 1,
      .tied = 1},
+/* Experts and used ones with the shared expert among them, as the engines that split them run them; "-routed": without. */
+#define BLOCK(NAME, EXPERTS, D_MODEL, N_FF, USED)                                                  \
+    {                                                                                              \
+        .name = NAME, .d_model = D_MODEL, .n_expert = EXPERTS, .n_used = USED, .n_ff_expert = N_FF \
+    }
+    BLOCK("kimi-k2.5-tp2", 385, 7168, 1024, 9),
+    BLOCK("kimi-k2.5-tp4", 385, 7168, 512, 9),
+    BLOCK("kimi-k2.5-tp8", 385, 7168, 256, 9),
+    BLOCK("kimi-k2.5-tp4-routed", 384, 7168, 512, 8),
+    BLOCK("deepseek-v3-tp4", 257, 7168, 512, 9),
+    BLOCK("deepseek-v3-ep8", 32, 7168, 2048, 8),
+    BLOCK("glm-5.2-tp4", 257, 6144, 512, 9),
+    BLOCK("gpt-oss-120b", 128, 2880, 2880, 4),
+#undef BLOCK
 };
 
 const struct mote_shape *mote_shape_at(size_t index)

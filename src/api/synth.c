@@ -19,7 +19,7 @@ enum { POOL_WEIGHTS = 1 << 20, BUFFER = 8 << 20, BUFFER_HALF = BUFFER / 2 };
 const char *mote_synth_shape(size_t index)
 {
     const struct mote_shape *shape = mote_shape_at(index);
-    return shape ? shape->name : NULL;
+    return shape && shape->n_layer ? shape->name : NULL;
 }
 
 /* ---- what there is ---- */
@@ -286,13 +286,14 @@ static mote_status read_options(struct mote_synth *synth)
 {
     const struct mote_synth_options *options = synth->options;
     synth->shape = mote_shape_find(options->shape);
-    if (!synth->shape) {
+    if (!synth->shape || !synth->shape->n_layer) {
         char list[512] = "";
         for (size_t i = 0; mote_synth_shape(i); i++) {
             strcat(list, " ");
             strcat(list, mote_synth_shape(i));
         }
-        return mote_fail(MOTE_ARGUMENT, "synth: shape '%s' is not known; there are:%s", options->shape, list);
+        return mote_fail(MOTE_ARGUMENT, "synth: shape '%s' is %s; there are:%s", options->shape,
+                         synth->shape ? "an expert block, no model" : "not known", list);
     }
     FAIL_IF(options->n_layer < 0 || options->n_layer > synth->shape->n_layer, MOTE_ARGUMENT,
             "synth: %lld layers, %s has %lld", (long long)options->n_layer, options->shape,

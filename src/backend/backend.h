@@ -22,6 +22,7 @@
 #include "cpu/activation.h"
 #include "cpu/kernel.h"
 #include "cuda/step.h"
+#include "mote/float_type.h"
 #include "quant/format.h"
 
 struct mote_backend;
@@ -165,26 +166,43 @@ struct mote_route {
  *   f_e(h)  = down_e(activation(gate_e(h), up_e(h)))    the set's activation (cpu/activation.h)
  *   y[i]    = residual[i] + sum over s = 0..k-1 of weights[i][s] f_ids[i][s](x[i]) + g[i] f_shared(x[i])
  *   g[i]    = 1, or sigmoid(shared_gate[i]) when that is given
- * summed in that order in f32. A dense layer is one with shared alone. Experts of a step are read once
- * however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
+ * summed in that order in f32, rounded once to y_type. A dense layer is one with shared alone. Experts of a step are
+ * read once however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
  * MOTE_ARGUMENT), repeats in a row allowed. hidden, shared_hidden: NULL, or where the inputs of down go
  * (calibration).
+ * x_type, y_type: F32, which is zero; others with limits.has_edges alone.
  * route: done first, whole or in part by whoever computes the experts; it makes x, ids and weights (its own are these),
  * which are there afterwards, the bits of the operation route. NULL: they are there. */
 struct mote_moe {
     int64_t n_row, d_model;
-    int32_t n_used; /* k; 0 when there are no routed experts */
-    const float *x;
+    int32_t n_used;                        /* k; 0 when there are no routed experts */
+    enum mote_float_type x_type, y_type;   /* of x; of residual and y */
+    const void *x;                         /* [n_row][d_model] */
     const struct mote_route *route;        /* NULL without routed experts */
     const struct mote_expert_set *experts; /* NULL when n_used is 0 */
     const int32_t *ids;                    /* [n_row][k] */
     const float *weights;                  /* [n_row][k] */
     const struct mote_expert_set *shared;  /* one expert, or NULL */
     const float *shared_gate;              /* [n_row] or NULL */
-    const float *residual;                 /* [n_row][d_model] or NULL */
-    float *y;                              /* [n_row][d_model] */
+    const void *residual;                  /* [n_row][d_model] or NULL */
+    void *y;                               /* [n_row][d_model] */
     float *hidden;                         /* [n_row][k][n_ff] or NULL */
     float *shared_hidden;                  /* [n_row][shared n_ff] or NULL */
+};
+
+/* ---- what a caller brings along ---- */
+
+/* Scratch, a stream and sizes in place of the backend's own, for expert blocks of callers that share a backend. */
+struct mote_backend_limits;
+struct mote_loan {
+    const struct mote_backend_limits *limits; /* of the operations that follow */
+    void *scratch;        /* backend memory, on a 256-byte line, of any content; NULL: for a sync
+                                                 alone */
+    size_t scratch_bytes; /* at least mote_backend_kind.scratch(limits) */
+    struct mote_step_fault
+        *fault;   /* backend memory, zero at first: where errors that only a device sees are kept
+                                      until a sync with this loan; not used by the CPU */
+    void *stream; /* CUstream; not used by the CPU */
 };
 
 /* ---- shortlists ---- */
@@ -192,6 +210,8 @@ struct mote_moe {
 enum { MOTE_SHORTLIST_ROWS = 32 }; /* in one call */
 
 /* ---- replay ---- */
+
+struct mote_cuda_watch;
 
 enum { MOTE_REPLAY_RUN, MOTE_REPLAY_DONE };
 enum { MOTE_REPLAY_ROWS = 16 };
@@ -236,6 +256,12 @@ struct mote_backend_ops {
      * tell apart any two steps whose calls differ other than in tokens, positions and caches. */
     mote_status (*replay_begin)(struct mote_backend *backend, const struct mote_replay *shape, int *state);
     mote_status (*replay_end)(struct mote_backend *backend, mote_status status);
+    /* Launches from now on are shown to watch (cuda/cuda.h); NULL: to nobody. NULL operation: there are no launches. */
+    void (*watch)(struct mote_backend *backend, struct mote_cuda_watch *watch);
+
+    /* Operations from now on take what is lent; NULL: the backend's own again. Only moe and sync work on a loan, without
+     * begin, and no memory is freed meanwhile. MOTE_ARGUMENT: too small a scratch, both sizes named; nothing has changed. */
+    mote_status (*lend)(struct mote_backend *backend, const struct mote_loan *loan);
 
     /* A step's rows; both live until the next begin. */
     mote_status (*begin)(struct mote_backend *backend, const struct mote_batch *batch);
@@ -270,9 +296,15 @@ struct mote_backend_limits {
     int32_t n_expert, n_used; /* 0: none */
     int64_t n_head, n_head_kv, head_dim, n_rot;
     int64_t n_vocab;                        /* of a row of logits; 0: no shortlists */
+    int has_edges;                          /* x or y of moe may be other than f32 */
     unsigned act_linear, act_moe, act_down; /* bit mote_act_type: activation types of linear inputs, of moe
                                                inputs, of inputs of down */
 };
+
+/* Which kernels compute the experts. Unfused: reference, one product at a time, then activation, then the weighted sum; the
+ * bits of the portable ones in short steps. Portable: those of every architecture; fused has others where they are faster
+ * (cuda_mx.c), with sums in another order. */
+enum mote_moe_kernels { MOTE_MOE_FUSED, MOTE_MOE_UNFUSED, MOTE_MOE_PORTABLE };
 
 struct mote_backend_options {
     int device;   /* of several: which */
@@ -280,11 +312,9 @@ struct mote_backend_options {
     /* NULL: nobody asks. */
     void (*progress)(void *context, const char *what, size_t done, size_t total, const char *unit);
     void *progress_context;
-    int n_thread;           /* 0: as many as CPUs */
-    enum mote_act_wish act; /* a device's; weights say it to the CPU */
-    int moe_unfused; /* reference: one product at a time, then activation, then the weighted sum; the same
-                        bits */
-    int compact;     /* formats that lie wider on a device than in their file do not: less memory, slower */
+    int n_thread; /* 0: as many as CPUs */
+    enum mote_moe_kernels moe_kernels;
+    int compact; /* formats that lie wider on a device than in their file do not: less memory, slower */
 };
 
 struct mote_backend_kind {

@@ -56,6 +56,8 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_thread, in
              take_acts(&total, at->act_moe, l->act_moe, l->max_row, l->d_model) &&
              take_acts(&total, at->act_down, l->act_down, max_pair, l->n_ff) &&
              take_acts(&total, at->act_shared, l->act_down, l->max_row, l->n_ff_shared) &&
+             take(&total, &at->edge_x, l->has_edges ? l->max_row : 0, (size_t)l->d_model * sizeof(float)) &&
+             take(&total, &at->edge_y, l->has_edges ? l->max_row : 0, (size_t)l->d_model * sizeof(float)) &&
              take(&total, &at->gate, max_pair, (size_t)l->n_ff * sizeof(float)) &&
              take(&total, &at->up, max_pair, (size_t)l->n_ff * sizeof(float)) &&
              take(&total, &at->shared_gate, l->max_row, (size_t)l->n_ff_shared * sizeof(float)) &&
@@ -94,7 +96,7 @@ static mote_status cpu_scratch_bytes(const struct mote_backend_options *options,
                                      const struct mote_backend_limits *limits, size_t *bytes)
 {
     struct cpu_layout at;
-    TRY(lay_out(limits, threads_of(options), options && options->moe_unfused, &at));
+    TRY(lay_out(limits, threads_of(options), options && options->moe_kernels == MOTE_MOE_UNFUSED, &at));
     *bytes = at.bytes;
     return MOTE_OK;
 }
@@ -225,6 +227,30 @@ static mote_status cpu_rms_norm(struct mote_backend *backend, const float *x, co
     return MOTE_OK;
 }
 
+/* ---- whose scratch ---- */
+
+static void use_scratch(struct cpu_backend *cpu, const struct mote_backend_limits *limits,
+                        const struct cpu_layout *at, uint8_t *scratch)
+{
+    cpu->limits = *limits;
+    cpu->max_pair = limits->max_row * limits->n_used;
+    cpu->at = *at;
+    cpu->scratch = scratch;
+}
+
+static mote_status cpu_lend(struct mote_backend *backend, const struct mote_loan *loan)
+{
+    struct cpu_backend *cpu = (struct cpu_backend *)backend;
+    const struct mote_backend_limits *limits = loan ? loan->limits : &cpu->own_limits;
+    struct cpu_layout at;
+    TRY(lay_out(limits, cpu->n_thread, cpu->moe_unfused, &at));
+    FAIL_IF(loan && loan->scratch && loan->scratch_bytes < at.bytes, MOTE_ARGUMENT,
+            "a workspace of %zu bytes, %lld rows need %zu", loan->scratch_bytes, (long long)limits->max_row,
+            at.bytes);
+    use_scratch(cpu, limits, &at, loan ? loan->scratch : cpu->own_scratch);
+    return MOTE_OK;
+}
+
 /* ---- creation ---- */
 
 static void cpu_destroy(struct mote_backend *backend)
@@ -232,7 +258,7 @@ static void cpu_destroy(struct mote_backend *backend)
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     if (!cpu) return;
     mote_pool_destroy(cpu->pool);
-    mote_mem_free(cpu->scratch);
+    mote_mem_free(cpu->own_scratch);
     mote_mem_free(cpu);
 }
 
@@ -250,13 +276,14 @@ static const struct mote_backend_ops cpu_ops = {
     .place = cpu_place,
     .place_experts = cpu_place_experts,
     .unplace = cpu_unplace,
+    .lend = cpu_lend,
     .begin = cpu_begin,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .linear = mote_cpu_linear,
     .attend = mote_cpu_attend,
     .route = mote_cpu_route,
-    .moe = mote_cpu_moe,
+    .moe = mote_cpu_edge_moe,
 };
 
 static mote_status fill(struct cpu_backend *cpu, const struct mote_backend_options *options,
@@ -266,11 +293,12 @@ static mote_status fill(struct cpu_backend *cpu, const struct mote_backend_optio
     TRY(mote_cpu_tier_choose(&tier));
     cpu->kernel = mote_cpu_kernels(tier);
     cpu->n_thread = threads_of(options);
-    cpu->moe_unfused = options && options->moe_unfused;
-    cpu->limits = *limits;
-    cpu->max_pair = limits->max_row * limits->n_used;
-    TRY(lay_out(limits, cpu->n_thread, cpu->moe_unfused, &cpu->at));
-    TRY(mote_mem_alloc(cpu->budget, MOTE_MEM_SCRATCH, cpu->at.bytes, &cpu->scratch));
+    cpu->moe_unfused = options && options->moe_kernels == MOTE_MOE_UNFUSED;
+    cpu->own_limits = *limits;
+    struct cpu_layout at;
+    TRY(lay_out(limits, cpu->n_thread, cpu->moe_unfused, &at));
+    TRY(mote_mem_alloc(cpu->budget, MOTE_MEM_SCRATCH, at.bytes, &cpu->own_scratch));
+    use_scratch(cpu, limits, &at, cpu->own_scratch);
     return mote_pool_create(cpu->n_thread, &cpu->pool);
 }
 

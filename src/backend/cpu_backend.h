@@ -24,6 +24,7 @@ struct cpu_layout {
     size_t act_moe[MOTE_ACT_TYPE_COUNT];    /* [max_row][d_model] */
     size_t act_down[MOTE_ACT_TYPE_COUNT];   /* [max_pair][n_ff] */
     size_t act_shared[MOTE_ACT_TYPE_COUNT]; /* [max_row][n_ff_shared] */
+    size_t edge_x, edge_y;                  /* f32 [max_row][d_model], with limits.has_edges */
     size_t gate, up;                        /* f32 [max_pair][n_ff] */
     size_t shared_gate, shared_up;          /* f32 [max_row][n_ff_shared] */
     size_t product;                         /* unfused: f32 [max_pair + max_row][d_model] */
@@ -43,6 +44,9 @@ struct cpu_backend {
     int n_thread;
     int moe_unfused;
     struct mote_budget *budget;
+    struct mote_backend_limits own_limits;
+    uint8_t *own_scratch;
+    /* Of the backend itself, or of a loan. */
     struct mote_backend_limits limits;
     int64_t max_pair; /* max_row * n_used */
     struct cpu_layout at;
@@ -74,7 +78,8 @@ int64_t mote_cpu_tile(const struct cpu_backend *cpu, int64_t n_row, int64_t most
 mote_status mote_cpu_linear(struct mote_backend *backend, const struct mote_linear *job);
 mote_status mote_cpu_attend(struct mote_backend *backend, const struct mote_attention *job);
 mote_status mote_cpu_route(struct mote_backend *backend, const struct mote_route *job);
-mote_status mote_cpu_moe(struct mote_backend *backend, const struct mote_moe *job);
+mote_status mote_cpu_edge_moe(struct mote_backend *backend, const struct mote_moe *job); /* cpu_edge.c */
+mote_status mote_cpu_moe(struct mote_backend *backend, const struct mote_moe *job);      /* of f32 rows */
 
 /* ---- mixture of experts: shared between the fused job and the reference ---- */
 

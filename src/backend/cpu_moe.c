@@ -40,10 +40,10 @@ void mote_cpu_moe_sum(const struct cpu_moe_step *s, int64_t i, int64_t col, int6
 {
     const struct mote_moe *job = s->job;
     const struct mote_cpu_kernels *kernel = s->cpu->kernel;
-    float *y = job->y + i * job->d_model + col;
-    if (!job->residual) memset(y, 0, (size_t)n * sizeof *y);
-    else if (job->residual != job->y)
-        memcpy(y, job->residual + i * job->d_model + col, (size_t)n * sizeof *y);
+    const float *residual = job->residual;
+    float *y = (float *)job->y + i * job->d_model + col;
+    if (!residual) memset(y, 0, (size_t)n * sizeof *y);
+    else if (job->residual != job->y) memcpy(y, residual + i * job->d_model + col, (size_t)n * sizeof *y);
     for (int32_t slot = 0; slot < job->n_used; slot++) {
         int64_t pair = i * job->n_used + slot;
         kernel->axpy(job->weights[pair], routed + s->place[pair] * stride, n, y);

@@ -169,7 +169,10 @@ static mote_status single_rows(struct cuda_backend *cuda, const struct mote_atte
                    job->n_head * job->head_dim <= cuda->limits.max_col; /* else nobody reads it as an input */
     float scale = job->scale, *out = job->out;
     struct mote_step_act act = {0};
-    if (quantise) act = cuda->act;
+    if (quantise) { /* as most products want it */
+        cuda->act.rounding = MOTE_ROUND_I16;
+        act = cuda->act;
+    }
     uint8_t *ticket = cuda->attend_scratch, *partial = ticket + ticket_bytes(cuda->info->n_sm);
     void *args[] = {heads,       frequencies, &scale, &window,  &cuda->position, &cuda->span_of_row,
                     &cuda->span, &out,        &act,   &partial, &ticket};

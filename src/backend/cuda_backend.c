@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct cuda_text rows_text = {.name = "rows.cu",
-                                           .kernel = {"input_rows", "activate", "combine"}};
+static const struct cuda_text rows_text = {
+    .name = "rows.cu", .kernel = {"input_rows", "activate", "combine", "widen", "narrow"}};
 static const struct cuda_text shortlist_text = {.name = "shortlist.cu", .kernel = {"shortlist"}};
 
 /* ---- layout of the scratch ---- */
@@ -17,6 +17,7 @@ struct cuda_scratch {
     size_t position, span_of_row, span, fault;
     size_t act_q, act_scale;   /* [max_row][max_col], also [max_row][d_model] */
     size_t down_q, down_scale; /* of a piece: [pair + row][widest n_ff] */
+    size_t edge_x, edge_y;     /* f32 [max_row][d_model], with limits.has_edges */
     size_t gate, up, product;  /* f32 of a piece (CUDA_PIECE_ROWS): [pair][n_ff], .., [pair][d_model] */
     size_t ticket;             /* i32 [max_row] */
     size_t group;              /* [shortlist rows][groups of a row] */
@@ -55,6 +56,13 @@ static int64_t span_count(const struct mote_backend_limits *l)
     return (l->n_vocab + MOTE_SPAN_LOGITS - 1) / MOTE_SPAN_LOGITS;
 }
 
+/* Steps of many rows and MXFP4 experts, which are never at work at once. */
+static size_t scratch_of_pairs(const struct mote_backend_limits *l)
+{
+    size_t prefill = mote_cuda_prefill_scratch(l), mx = mote_cuda_mx_scratch(l);
+    return prefill > mx ? prefill : mx;
+}
+
 static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct cuda_scratch *at)
 {
     FAIL_IF(l->max_row < 1 || l->max_row > 65535, MOTE_ARGUMENT,
@@ -75,13 +83,15 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
         ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
         take_act(&total, &at->act_q, &at->act_scale, n, larger(l->max_col, l->d_model)) &&
         take_act(&total, &at->down_q, &at->down_scale, n_piece * l->n_used + n_piece, ff) &&
+        take(&total, &at->edge_x, l->has_edges ? n : 0, (size_t)l->d_model * sizeof(float)) &&
+        take(&total, &at->edge_y, l->has_edges ? n : 0, (size_t)l->d_model * sizeof(float)) &&
         take(&total, &at->gate, piece_pair, (size_t)ff * sizeof(float)) &&
         take(&total, &at->up, piece_pair, (size_t)ff * sizeof(float)) &&
         take(&total, &at->product, piece_pair, (size_t)l->d_model * sizeof(float)) &&
         take(&total, &at->ticket, n, sizeof(int32_t)) &&
         take(&total, &at->group, n_list * span_count(l) * MOTE_SPAN_GROUPS, sizeof(struct mote_step_group)) &&
         take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
-        take(&total, &at->prefill, 1, mote_cuda_prefill_scratch(l));
+        take(&total, &at->prefill, 1, scratch_of_pairs(l));
     FAIL_IF(!ok, MOTE_ARGUMENT, "backend: scratch for %lld rows is more than an address space", (long long)n);
     at->bytes = total;
     return MOTE_OK;
@@ -186,7 +196,7 @@ void mote_cuda_destroy(struct mote_backend *backend)
         }
         mote_cuda_free_pinned(cuda->cuda, cuda->host_step);
         mote_cuda_free_pinned(cuda->cuda, cuda->host_fault);
-        if (cuda->scratch) mote_cuda_device_free(cuda, cuda->scratch);
+        if (cuda->own_scratch) mote_cuda_device_free(cuda, cuda->own_scratch);
         mote_cuda_close(cuda->cuda);
     }
     if (cuda->pool) mote_pool_destroy(cuda->pool);
@@ -197,6 +207,15 @@ void mote_cuda_destroy(struct mote_backend *backend)
     mote_mem_free(cuda);
 }
 
+static void use_limits(struct cuda_backend *cuda, const struct mote_backend_limits *limits)
+{
+    cuda->limits = *limits;
+    cuda->piece_pair = piece_rows(limits) * limits->n_used;
+    cuda->decode_rows = CUDA_DECODE_ROWS;
+    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
+        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
+}
+
 mote_status mote_cuda_create_begin(const struct mote_backend_ops *ops,
                                    const struct mote_backend_limits *limits, struct mote_budget *budget,
                                    struct cuda_backend **out)
@@ -205,11 +224,8 @@ mote_status mote_cuda_create_begin(const struct mote_backend_ops *ops,
     TRY(mote_mem_calloc(budget, MOTE_MEM_TABLES, 1, sizeof *cuda, &cuda));
     cuda->base.ops = ops;
     cuda->budget = budget;
-    cuda->limits = *limits;
-    cuda->piece_pair = piece_rows(limits) * limits->n_used;
-    cuda->decode_rows = CUDA_DECODE_ROWS;
-    if (limits->n_used > CUDA_DECODE_PAIRS / CUDA_DECODE_ROWS)
-        cuda->decode_rows = CUDA_DECODE_PAIRS / limits->n_used;
+    cuda->own_limits = *limits;
+    use_limits(cuda, limits);
     *out = cuda;
     return MOTE_OK;
 }
@@ -400,7 +416,7 @@ static mote_status replay_begin(struct mote_backend *backend, const struct mote_
     struct cuda_backend *cuda = cuda_of(backend);
     *state = MOTE_REPLAY_RUN;
     const struct mote_batch *batch = cuda->batch;
-    if (cuda->no_graph || batch->n_row > cuda->decode_rows) return MOTE_OK;
+    if (cuda->no_graph) return MOTE_OK;
     struct cuda_record wanted = {.shape = *shape,
                                  .n_row = batch->n_row,
                                  .n_span = batch->n_span,
@@ -438,6 +454,11 @@ static mote_status replay_end(struct mote_backend *backend, mote_status status)
     return mote_cuda_graph_launch(cuda->cuda, cuda->recording.graph);
 }
 
+static void watch(struct mote_backend *backend, struct mote_cuda_watch *watch)
+{
+    mote_cuda_watch(cuda_of(backend)->cuda, watch);
+}
+
 /* ---- operations of one launch ---- */
 
 mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row,
@@ -457,11 +478,23 @@ mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, cons
                          cuda_row_warps(n_col) * 32, 0, args);
 }
 
+mote_status mote_cuda_want_act(struct cuda_backend *cuda, const float *x, int64_t n_row, int64_t n_col,
+                               enum mote_act_wish wish)
+{
+    int rounding = cuda_rounding(wish);
+    if (cuda->act_of == x && cuda->act.rounding == rounding) return MOTE_OK;
+    cuda->act.rounding = rounding;
+    TRY(mote_cuda_input_rows(cuda, x, NULL, n_row, n_col, NULL, 0, NULL, &cuda->act));
+    cuda->act_of = x;
+    return MOTE_OK;
+}
+
 static mote_status rms_norm(struct mote_backend *backend, const float *x, const int32_t *row, int64_t n_row,
                             int64_t n_col, const float *norm, float eps, float *y)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     cuda->act_of = NULL;
+    cuda->act.rounding = MOTE_ROUND_I16; /* who reads it is not known here */
     for (int64_t at = 0; at < n_row; at += CUDA_INPUT_ROWS) {
         int64_t n = n_row - at < CUDA_INPUT_ROWS ? n_row - at : CUDA_INPUT_ROWS;
         int quantise =
@@ -500,6 +533,53 @@ static mote_status shortlist(struct mote_backend *backend, const float *logits, 
                          (unsigned)n_row, 1, MOTE_SPAN_THREADS, 0, args);
 }
 
+/* ---- whose scratch ---- */
+
+static struct mote_step_act act_at(uint8_t *memory, size_t q, size_t scale)
+{
+    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale),
+                                  MOTE_ROUND_I16};
+}
+
+static void use_scratch(struct cuda_backend *cuda, const struct cuda_scratch *at, uint8_t *m)
+{
+    cuda->token = (int32_t *)(void *)(m + at->step);
+    cuda->position = (int32_t *)(void *)(m + at->position);
+    cuda->span_of_row = (int32_t *)(void *)(m + at->span_of_row);
+    cuda->span = (struct mote_step_span *)(void *)(m + at->span);
+    cuda->fault = (struct mote_step_fault *)(void *)(m + at->fault);
+    cuda->act = act_at(m, at->act_q, at->act_scale);
+    cuda->down = act_at(m, at->down_q, at->down_scale);
+    cuda->edge_x = (float *)(void *)(m + at->edge_x);
+    cuda->edge_y = (float *)(void *)(m + at->edge_y);
+    cuda->gate = (float *)(void *)(m + at->gate);
+    cuda->up = (float *)(void *)(m + at->up);
+    cuda->product = (float *)(void *)(m + at->product);
+    cuda->ticket = (int32_t *)(void *)(m + at->ticket);
+    cuda->group = (struct mote_step_group *)(void *)(m + at->group);
+    cuda->attend_scratch = m + at->attend;
+    cuda->prefill_scratch = m + at->prefill;
+    cuda->act_of = NULL;
+}
+
+static mote_status lend(struct mote_backend *backend, const struct mote_loan *loan)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct mote_backend_limits *limits = loan ? loan->limits : &cuda->own_limits;
+    struct cuda_scratch at;
+    TRY(lay_out(limits, cuda->info->n_sm, &at));
+    FAIL_IF(loan && loan->scratch && loan->scratch_bytes < at.bytes, MOTE_ARGUMENT,
+            "a workspace of %zu bytes, %lld rows need %zu", loan->scratch_bytes, (long long)limits->max_row,
+            at.bytes);
+    use_limits(cuda, limits);
+    if (!loan) use_scratch(cuda, &at, cuda->own_scratch);
+    else if (loan->scratch) use_scratch(cuda, &at, loan->scratch);
+    if (loan) cuda->fault = loan->fault;
+    if (loan) mote_cuda_stream_lend(cuda->cuda, loan->stream);
+    else mote_cuda_stream_own(cuda->cuda);
+    return MOTE_OK;
+}
+
 /* ---- the table ---- */
 
 static const struct mote_backend_ops cuda_ops = {
@@ -517,15 +597,17 @@ static const struct mote_backend_ops cuda_ops = {
     .unplace = mote_cuda_unplace,
     .place_routing = mote_cuda_place_routing,
     .ready = ready,
+    .lend = lend,
     .replay_begin = replay_begin,
     .replay_end = replay_end,
+    .watch = watch,
     .begin = begin,
     .embed = embed,
     .rms_norm = rms_norm,
     .linear = mote_cuda_linear,
     .attend = mote_cuda_attend,
     .route = mote_cuda_route,
-    .moe = mote_cuda_moe,
+    .moe = mote_cuda_edge_moe,
     .shortlist = shortlist,
 };
 
@@ -541,11 +623,6 @@ static mote_status scratch(const struct mote_backend_options *options,
     return MOTE_OK;
 }
 
-static struct mote_step_act act_at(uint8_t *memory, size_t q, size_t scale)
-{
-    return (struct mote_step_act){(signed char *)memory + q, (float *)(void *)(memory + scale)};
-}
-
 static mote_status open_backend(struct cuda_backend *cuda, const struct mote_backend_options *options)
 {
     struct cuda_scratch at;
@@ -556,24 +633,10 @@ static mote_status open_backend(struct cuda_backend *cuda, const struct mote_bac
             cuda->info->name, cuda->info->cc / 10, cuda->info->cc % 10);
     cuda->chain = cuda->info->cc >= 90;
     TRY(lay_out(&cuda->limits, cuda->info->n_sm, &at));
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_SCRATCH, at.bytes, &cuda->scratch));
-    TRY(mote_cuda_fill(cuda->cuda, cuda->scratch, 0, at.bytes));
-    uint8_t *m = cuda->scratch;
-    cuda->token = (int32_t *)(void *)(m + at.step);
-    cuda->position = (int32_t *)(void *)(m + at.position);
-    cuda->span_of_row = (int32_t *)(void *)(m + at.span_of_row);
-    cuda->span = (struct mote_step_span *)(void *)(m + at.span);
-    cuda->fault = (struct mote_step_fault *)(void *)(m + at.fault);
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_SCRATCH, at.bytes, &cuda->own_scratch));
+    TRY(mote_cuda_fill(cuda->cuda, cuda->own_scratch, 0, at.bytes));
+    use_scratch(cuda, &at, cuda->own_scratch);
     cuda->step_bytes = at.step_bytes;
-    cuda->act = act_at(m, at.act_q, at.act_scale);
-    cuda->down = act_at(m, at.down_q, at.down_scale);
-    cuda->gate = (float *)(void *)(m + at.gate);
-    cuda->up = (float *)(void *)(m + at.up);
-    cuda->product = (float *)(void *)(m + at.product);
-    cuda->ticket = (int32_t *)(void *)(m + at.ticket);
-    cuda->group = (struct mote_step_group *)(void *)(m + at.group);
-    cuda->attend_scratch = m + at.attend;
-    cuda->prefill_scratch = m + at.prefill;
     TRY(mote_cuda_alloc_pinned(cuda->cuda, at.step_bytes, &cuda->host_step));
     memset(cuda->host_step, 0, at.step_bytes);
     TRY(mote_cuda_alloc_pinned(cuda->cuda, sizeof *cuda->host_fault, &cuda->host_fault));
@@ -587,12 +650,9 @@ static mote_status create(const struct mote_backend_options *options,
 {
     *out = NULL;
     struct cuda_backend *cuda;
-    FAIL_IF(options->act == MOTE_WISH_MXFP4, MOTE_UNSUPPORTED,
-            "activations in mxfp4 run on a CPU alone so far");
     TRY(mote_cuda_create_begin(&cuda_ops, limits, budget, &cuda));
-    cuda->moe_unfused = options->moe_unfused;
+    cuda->moe_kernels = options->moe_kernels;
     cuda->compact = options->compact;
-    cuda->wish = options->act;
     cuda->no_graph = options->no_graph;
     cuda->progress = options->progress;
     cuda->progress_context = options->progress_context;

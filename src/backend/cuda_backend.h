@@ -20,7 +20,7 @@ enum {
     /* Rows that decode kernels, or unfused and plain experts, take through the expert block at once: what lies between
      * its products has room for so many. */
     CUDA_PIECE_ROWS = CUDA_DECODE_ROWS,
-    CUDA_DEFINE = 448,
+    CUDA_DEFINE = 512,
     CUDA_PROGRAM_KERNELS = 12,
     CUDA_STAGES = 2, /* staging buffers of an upload: one is packed while the other is copied */
     CUDA_STAGE_BYTES = 16 << 20,
@@ -36,7 +36,7 @@ struct cuda_text {
 };
 
 /* Kernels of rows.cu, in the order of the text in cuda_backend.c. */
-enum { CUDA_ROWS_INPUT, CUDA_ROWS_ACTIVATE, CUDA_ROWS_COMBINE };
+enum { CUDA_ROWS_INPUT, CUDA_ROWS_ACTIVATE, CUDA_ROWS_COMBINE, CUDA_ROWS_WIDEN, CUDA_ROWS_NARROW };
 
 /* A text compiled with constants; loaded by `ready`. */
 struct cuda_program {
@@ -62,10 +62,11 @@ struct cuda_weight {
     uint64_t *slot; /* NULL */
     struct mote_tile_kind kind;
     int64_t n_row, n_col;
-    const float *bias;   /* [n_row] device, or NULL */
-    unsigned warps;      /* of a tile's columns: WARPS of linear.cu */
-    int decode, prefill; /* programs */
-    int x_type;          /* what activations become for prefill (cuda_prefill.c) */
+    const float *bias;      /* [n_row] device, or NULL */
+    enum mote_act_wish act; /* of x; MXFP4 only where the weights are MXFP4 too */
+    unsigned warps;         /* of a tile's columns: WARPS of linear.cu */
+    int decode, prefill;    /* programs */
+    int x_type;             /* what activations become for prefill (cuda_prefill.c) */
 };
 
 /* Placed experts (mote_expert_set.placed). Kernels reach weights through `slot` alone. Without a gate all that is gate's
@@ -78,6 +79,7 @@ struct cuda_experts {
     struct mote_routing routing; /* the one that `decode` can make; n_expert 0: none */
     int first;                   /* of an expert's matrices: CUDA_GATE, or CUDA_UP where there is no gate */
     struct mote_tile_kind kind[CUDA_PROJECTIONS];
+    enum mote_act_wish x_act, h_act; /* of the inputs of gate and up, of down: as cuda_weight.act */
     int32_t n_expert;
     int64_t n_ff, d_model;
     int is_tiled;                  /* all lie in tiles: the fused and prefill kernels can read them */
@@ -86,6 +88,11 @@ struct cuda_experts {
     int split[CUDA_PROJECTIONS];   /* warps of `project` */
     int prefill_gate_up, prefill_down;
     int x_type, h_type; /* what the inputs of gate and up, of down become there (cuda_prefill.c) */
+    /* MXFP4 weights (cuda_mx.c); base and wide lie behind `slot` */
+    const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
+    const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
+    int32_t n_wide;      /* how many experts that are */
+    int is_mx, mx_small, mx_large[2];
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -125,9 +132,9 @@ struct cuda_backend {
     const struct mote_cuda_info *info;
     struct mote_cuda_info ahead_info; /* without a device (cuda_ahead.c): then cuda is NULL */
     struct mote_budget *budget;
-    struct mote_backend_limits limits;
-    int moe_unfused, compact;
-    enum mote_act_wish wish;
+    struct mote_backend_limits own_limits, limits; /* limits: those, or of a loan */
+    enum mote_moe_kernels moe_kernels;
+    int compact;
     int64_t piece_pair;  /* of the routed experts: the shared expert's rows of `down` begin there */
     int64_t decode_rows; /* steps of at most so many rows take the decode kernels */
 
@@ -161,11 +168,12 @@ struct cuda_backend {
     int is_recording, no_graph;
     int chain; /* programmatic dependent launches */
 
-    /* scratch: device memory, one block (struct cuda_scratch) */
-    uint8_t *scratch;
+    uint8_t *own_scratch;
+    /* scratch: device memory, one block (struct cuda_scratch): the backend's own, or lent */
     struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
     struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
-    const float *act_of;           /* x whose rows `act` holds now; NULL: nothing's */
+    const float *act_of;           /* x whose rows `act` holds now, rounded as it says; NULL: nothing's */
+    float *edge_x, *edge_y;        /* f32 of x and y of the expert block, with limits.has_edges */
     float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
     int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
     struct mote_step_group *group; /* [shortlist rows][groups of a row] */
@@ -174,6 +182,7 @@ struct cuda_backend {
     int attend_program, attend_prefill_program, rows_program;
     int shortlist_program;               /* with limits.n_vocab */
     int prefill_program, prefill_x_type; /* prefill_step.cu; what its copy of x is made of */
+    int mx_program;                      /* mx_step.cu */
 };
 
 /* Warps that norm a row of activations: a function of its width alone, so that a row's sum of squares is the same
@@ -182,6 +191,12 @@ static inline unsigned cuda_row_warps(int64_t n_col)
 {
     int64_t unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
     return unit >= 16 ? 16 : unit >= 8 ? 8 : unit >= 4 ? 4 : unit >= 2 ? 2 : 1;
+}
+
+/* How few rows of activations are rounded (cuda/step.h) for weights of a wish. */
+static inline int cuda_rounding(enum mote_act_wish wish)
+{
+    return wish == MOTE_WISH_MXFP4 ? MOTE_ROUND_MXFP4 : MOTE_ROUND_I16;
 }
 
 static inline struct cuda_backend *cuda_of(struct mote_backend *backend)
@@ -226,6 +241,9 @@ void mote_cuda_device_free(struct cuda_backend *cuda, void *memory); /* NULL is 
 mote_status mote_cuda_input_rows(struct cuda_backend *cuda, const float *x, const int32_t *row, int64_t n_row,
                                  int64_t n_col, const float *norm, float eps, float *out,
                                  const struct mote_step_act *act);
+/* Has the rows of x in `act`, rounded for weights of this wish: as they are there already, or from x. */
+mote_status mote_cuda_want_act(struct cuda_backend *cuda, const float *x, int64_t n_row, int64_t n_col,
+                               enum mote_act_wish wish);
 
 /* ---- operations ---- */
 
@@ -241,7 +259,9 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
 mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job);   /* cuda_moe.c */
 mote_status mote_cuda_place_routing(struct mote_backend *backend, const struct mote_routing *routing,
                                     const struct mote_weight *router);
-mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job);
+mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job); /* of f32 rows */
+/* cuda_edge.c: the operation moe; calls the one above. */
+mote_status mote_cuda_edge_moe(struct mote_backend *backend, const struct mote_moe *job);
 
 /* ---- attention: cuda_attend.c, kernels/attend.cu ---- */
 
@@ -264,5 +284,40 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
                                      const float *x, int fresh, unsigned *done);
 /* The operation moe for n_row > CUDA_DECODE_ROWS, all weights in tiles, nothing for hidden. */
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job);
+
+/* ---- pairs by expert: kernels/pair_sort.cuh ---- */
+
+struct cuda_sort_job {
+    const int32_t *ids;
+    int32_t *row_of, *place, *piece, *n_piece;
+    const int32_t *wide;
+    struct mote_step_fault *fault;
+    int n_pair, n_used, n_expert, width, n_warp, n_part;
+};
+/* As many warps of a block as their counts of every expert leave room for in 48 KiB. */
+static inline int mote_cuda_sort_warps(int n_expert)
+{
+    int n = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3;
+    return n > 32 ? 32 : n;
+}
+/* Its dynamic shared memory: that, or what few pairs take. */
+static inline size_t mote_cuda_sort_shared(int n_warp, int n_expert)
+{
+    size_t counts = ((size_t)(n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t),
+           few = 2 * 512 * sizeof(int32_t);
+    return counts > few ? counts : few;
+}
+
+/* ---- MXFP4 experts on sm_90: cuda_mx.c, kernels/mx_*.cu ---- */
+
+size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits);
+/* Are all projections MXFP4? */
+int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
+/* Their programs, where there are kernels for the device and for the activations wished for; sets is_mx. */
+mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
+/* Is the block theirs? They take and give f32 and bf16. */
+int mote_cuda_mx_takes(const struct mote_moe *job);
+/* The operation moe, once ids and weights are there. */
+mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 
 #endif

@@ -63,7 +63,8 @@ static int32_t blocks_of(const struct cuda_backend *cuda, int32_t tile, unsigned
     return (tile + turns - 1) / turns;
 }
 
-/* All outs from `first` on that run the same program. is_normed: the kernel norms the one row by itself. */
+/* All outs from `first` on that run the same program and read x rounded alike. is_normed: the kernel norms the one row by
+ * itself. */
 static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear *job, int first,
                              int is_normed, unsigned *done)
 {
@@ -72,7 +73,9 @@ static mote_status run_tiles(struct cuda_backend *cuda, const struct mote_linear
     int32_t tile = 0;
     for (int j = first; j < job->n_out; j++) {
         const struct cuda_weight *other = job->out[j].weight->placed;
-        if (other->kind.code == MOTE_CODE_NONE || other->decode != w->decode) continue;
+        if (other->kind.code == MOTE_CODE_NONE || other->decode != w->decode ||
+            cuda_rounding(other->act) != cuda_rounding(w->act))
+            continue;
         outs.out[outs.n_out++] = (struct linear_out){.data = other->data,
                                                      .bias = other->bias,
                                                      .y = job->out[j].y,
@@ -106,19 +109,18 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const float *x = job->norm ? job->norm_out : job->x;
-    int is_few = job->n_row <= cuda->decode_rows, any_tiles = 0, fresh = 1;
+    int is_few = job->n_row <= cuda->decode_rows, fresh = 1;
     const struct cuda_weight *w0 = job->out[0].weight->placed;
-    for (int j = 0; j < job->n_out; j++)
-        any_tiles |= ((const struct cuda_weight *)job->out[j].weight->placed)->kind.code != MOTE_CODE_NONE;
     /* One row: the first product norms it on its way; it must not write where it still reads. */
     int is_normed = job->norm && job->n_row == 1 && w0->kind.code != MOTE_CODE_NONE &&
                     w0->warps == cuda_row_warps(w0->n_col) && job->norm_out != job->x;
-    if (job->norm && !is_normed) /* quantised even for plain weights: experts read the same rows next */
-        TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->n_col, job->norm, job->eps,
-                                 job->norm_out, is_few ? &cuda->act : NULL));
-    else if (is_few && any_tiles && cuda->act_of != x)
-        TRY(mote_cuda_input_rows(cuda, x, NULL, job->n_row, job->n_col, NULL, 0, NULL, &cuda->act));
-    if (is_few && (job->norm || any_tiles)) cuda->act_of = x;
+    if (job->norm) { /* quantised even for plain weights: experts read the same rows next */
+        if (is_few) cuda->act.rounding = cuda_rounding(w0->act);
+        if (!is_normed)
+            TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->n_col, job->norm, job->eps,
+                                     job->norm_out, is_few ? &cuda->act : NULL));
+        cuda->act_of = is_few ? x : NULL;
+    }
     unsigned done = 0;
     for (int j = 0; j < job->n_out; j++) {
         if (done >> j & 1) continue;
@@ -127,6 +129,7 @@ mote_status mote_cuda_linear(struct mote_backend *backend, const struct mote_lin
         if (w->kind.code == MOTE_CODE_NONE) {
             TRY(run_plain(cuda, out, x, job->n_row));
         } else if (is_few) {
+            TRY(mote_cuda_want_act(cuda, x, job->n_row, job->n_col, w->act));
             TRY(run_tiles(cuda, job, j, is_normed && j == 0, &done));
         } else {
             TRY(mote_cuda_prefill_linear(cuda, job, j, x, fresh, &done));

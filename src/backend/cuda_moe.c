@@ -109,13 +109,15 @@ static int fits_router(const struct cuda_backend *cuda, const struct mote_route 
            linear->out[0].y_stride == w->n_row;
 }
 
-/* chooses: ids and weights too; otherwise logits alone. */
-static mote_status run_router(struct cuda_backend *cuda, const struct mote_route *job, int chooses)
+/* chooses: ids and weights too; otherwise logits alone. wish: of who reads the normed rows next. */
+static mote_status run_router(struct cuda_backend *cuda, const struct mote_route *job, int chooses,
+                              enum mote_act_wish wish)
 {
     const struct mote_linear *linear = job->router;
     const struct cuda_weight *w = linear->out[0].weight->placed;
     const struct cuda_router *found = find_router(cuda, job->routing, w);
     int per_block = router_warps(w->n_col) / 2;
+    cuda->act.rounding = cuda_rounding(wish);
     FAIL_IF(!found, MOTE_INTERNAL, "router of layer %d: not placed with its routing", job->layer);
     struct router_job router = {.x = linear->x,
                                 .norm = linear->norm,
@@ -146,10 +148,10 @@ static mote_status run_router(struct cuda_backend *cuda, const struct mote_route
                          (unsigned)router_warps(w->n_col) * 32, 0, args);
 }
 
-mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job)
+static mote_status route(struct mote_backend *backend, const struct mote_route *job, enum mote_act_wish wish)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    if (fits_router(cuda, job)) return run_router(cuda, job, 1);
+    if (fits_router(cuda, job)) return run_router(cuda, job, 1, wish);
     if (job->router) TRY(mote_cuda_linear(backend, job->router));
     const struct cuda_router *found = find_router(cuda, job->routing, NULL);
     int layer = job->layer;
@@ -163,6 +165,11 @@ mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_rout
                     &layer,
                     &cuda->fault};
     return mote_cuda_run(cuda, found->route, 0, (unsigned)job->n_row, 1, 1, 32, 0, args);
+}
+
+mote_status mote_cuda_route(struct mote_backend *backend, const struct mote_route *job)
+{
+    return route(backend, job, MOTE_WISH_DEFAULT);
 }
 
 /* ---- experts ---- */
@@ -223,6 +230,7 @@ static mote_status run_fused(struct cuda_backend *cuda, const struct block *b)
     int n_pair = b->n_row * b->n_used, n_expert = e->n_expert, n_used = b->n_used, base = b->pair_base,
         squash = b->squash, n_row = b->n_row, d_model = (int)e->d_model;
     int64_t ff_unit = (e->n_ff + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
+    cuda->down.rounding = cuda_rounding(e->h_act);
     void *up[] = {(void *)(uintptr_t)&e->slot,
                   &n_expert,
                   (void *)(uintptr_t)&b->ids,
@@ -314,6 +322,7 @@ static mote_status run_piece(struct cuda_backend *cuda, const struct block *b)
     float *gate = e->first == CUDA_GATE ? cuda->gate : NULL;
     if (gate) TRY(project(cuda, b, CUDA_GATE, b->x, gate));
     TRY(project(cuda, b, CUDA_UP, b->x, cuda->up));
+    cuda->down.rounding = cuda_rounding(e->h_act);
     int kind = e->activation.kind;
     float limit = e->activation.limit;
     void *activate[] = {&kind,     &limit,  &gate,
@@ -358,19 +367,22 @@ static int is_chosen_inside(const struct cuda_backend *cuda, const struct mote_m
     const struct mote_route *route = job->route;
     if (!route || !job->n_used || job->n_row != 1 || !is_fused) return 0;
     const struct cuda_experts *e = job->experts->placed;
-    return e->is_tiled && e->kind[e->first].sub != 16 && e->kind[CUDA_UP].sub != 16 &&
-           is_same_choice(&e->routing, route->routing) && fits_router(cuda, route);
+    return e->is_tiled && !mote_cuda_mx_takes(job) && e->kind[e->first].sub != 16 &&
+           e->kind[CUDA_UP].sub != 16 && is_same_choice(&e->routing, route->routing) &&
+           fits_router(cuda, route);
 }
 
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     struct block block[2];
-    int n = 0, is_fused = !cuda->moe_unfused && !job->hidden && !job->shared_hidden, all_tiled = 1,
-        is_inside = is_chosen_inside(cuda, job, is_fused);
+    int n = 0, is_fused = cuda->moe_kernels != MOTE_MOE_UNFUSED && !job->hidden && !job->shared_hidden,
+        all_tiled = 1, is_inside = is_chosen_inside(cuda, job, is_fused);
     const float *residual = job->residual;
-    if (is_inside) TRY(run_router(cuda, job->route, 0));
-    else if (job->route) TRY(mote_cuda_route(backend, job->route));
+    enum mote_act_wish wish =
+        job->n_used ? ((const struct cuda_experts *)job->experts->placed)->x_act : MOTE_WISH_DEFAULT;
+    if (is_inside) TRY(run_router(cuda, job->route, 0, wish));
+    else if (job->route) TRY(route(backend, job->route, wish));
     if (job->n_used)
         block[n++] = (struct block){.experts = job->experts->placed,
                                     .ids = job->ids,
@@ -393,18 +405,16 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .n_used = 1,
                                     .pair_base = (int)cuda->piece_pair,
                                     .hidden = job->shared_hidden};
+    if (mote_cuda_mx_takes(job)) return mote_cuda_mx_moe(cuda, job);
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
     if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);
-    if (cuda->act_of != job->x) {
-        TRY(mote_cuda_input_rows(cuda, job->x, NULL, job->n_row, job->d_model, NULL, 0, NULL, &cuda->act));
-        cuda->act_of = job->x;
-    }
     for (int i = 0; i < n; i++) {
         struct block *b = &block[i];
         b->n_row = (int)job->n_row;
         b->x = job->x;
         b->residual = i ? job->y : residual;
         b->y = job->y;
+        TRY(mote_cuda_want_act(cuda, job->x, job->n_row, job->d_model, b->experts->x_act));
         if (is_fused && b->experts->is_tiled && job->n_row <= cuda->decode_rows) TRY(run_fused(cuda, b));
         else TRY(run_unfused(cuda, b));
     }

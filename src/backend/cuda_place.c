@@ -1,9 +1,11 @@
 /* cuda_place.c: weights to the device: packed into the tile layout by all threads, a staging buffer at a time, while the
  * buffer before is being copied. Extra memory: the staging buffers, nothing else.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "backend/cuda_backend.h"
+#include "base/log.h"
 
 static const struct cuda_text linear_text = {
     .name = "linear.cu", .kernel = {"linear_one", "linear_four", "linear_sixteen", "linear_normed", "embed"}};
@@ -14,7 +16,35 @@ static const struct cuda_text moe_text = {
 static const struct cuda_text reference_text = {.name = "moe_reference.cu", .kernel = {"project"}};
 
 /* The table of slot addresses of a set. */
-#define SLOT_BYTES(n_expert) ((size_t)(n_expert)*CUDA_PROJECTIONS * sizeof(uint64_t))
+#define SLOT_BYTES(n_expert) (((size_t)(n_expert)*CUDA_PROJECTIONS * sizeof(uint64_t) + 15) / 16 * 16)
+
+/* Bases of an expert's rows (BASE_BYTES of mx_large.cu): of gate, of up, of down. */
+static size_t base_at(int projection, int64_t n_ff)
+{
+    return (size_t)(projection - CUDA_GATE) * (size_t)((n_ff + 127) / 128 * 128);
+}
+static size_t base_bytes(int64_t n_ff, int64_t d_model)
+{
+    return base_at(CUDA_DOWN, n_ff) + (size_t)((d_model + 255) / 256 * 256);
+}
+
+/* The table's allocation: slot addresses; of MXFP4 experts, which are wide and the bases behind them. */
+static size_t wide_count(size_t n_expert)
+{
+    return (n_expert + 3) / 4 * 4;
+}
+static size_t table_bytes(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first, size_t n_expert,
+                          int64_t n_ff, int64_t d_model)
+{
+    size_t bases = wide_count(n_expert) * sizeof(int32_t) + n_expert * base_bytes(n_ff, d_model);
+    return SLOT_BYTES(n_expert) + (mote_cuda_mx_fits(kind, first) ? bases : 0);
+}
+
+/* MXFP4 kernels take tiles sixteen at a time, and look at what lies behind an expert's last one. */
+static size_t slack_bytes(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first, int64_t n_ff)
+{
+    return mote_cuda_mx_fits(kind, first) ? 16 * mote_tile_bytes(&kind[CUDA_DOWN], n_ff) : 0;
+}
 
 /* ---- packing and copying ---- */
 
@@ -24,6 +54,8 @@ struct pack_job {
     const struct mote_matrix *w;
     int64_t tile, n_tile;
     uint8_t *out;
+    uint8_t *base;    /* [rows] of the tiles' rows, or NULL (MXFP4: mote_tile_mx_base) */
+    atomic_int *wide; /* set where a row has none */
     struct mote_chunks chunks;
 };
 
@@ -33,8 +65,13 @@ static void pack_tiles(void *context, int worker, int n_worker)
     (void)n_worker;
     struct pack_job *job = context;
     size_t bytes = mote_tile_bytes(job->kind, job->w->n_col);
-    for (int64_t at, end; mote_next_chunk(&job->chunks, &at, &end);)
+    for (int64_t at, end; mote_next_chunk(&job->chunks, &at, &end);) {
         mote_tile_pack(job->kind, job->w, job->tile + at, end - at, job->out + (size_t)at * bytes);
+        for (int64_t tile = at; job->base && tile < end; tile++)
+            if (mote_tile_mx_base(job->out + (size_t)tile * bytes, job->w->n_col,
+                                  job->base + tile * MOTE_TILE_ROWS))
+                atomic_store_explicit(job->wide, 1, memory_order_relaxed);
+    }
 }
 
 static mote_status stage_open(struct cuda_backend *cuda, struct cuda_stage *stage)
@@ -46,9 +83,9 @@ static mote_status stage_open(struct cuda_backend *cuda, struct cuda_stage *stag
     return MOTE_OK;
 }
 
-/* The whole matrix to `to` (device, mote_tile_matrix_bytes). */
+/* The whole matrix to `to` (device, mote_tile_matrix_bytes); its rows' bases to `base` (host, MXFP4), or NULL. */
 static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_kind *kind,
-                              const struct mote_matrix *w, uint8_t *to)
+                              const struct mote_matrix *w, uint8_t *to, uint8_t *base, atomic_int *wide)
 {
     size_t bytes = mote_tile_bytes(kind, w->n_col);
     int64_t n_tile = (w->n_row + MOTE_TILE_ROWS - 1) / MOTE_TILE_ROWS,
@@ -59,7 +96,13 @@ static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_
         cuda->next_stage = (cuda->next_stage + 1) % CUDA_STAGES;
         TRY(stage_open(cuda, stage));
         int64_t n = n_tile - tile < most ? n_tile - tile : most;
-        struct pack_job job = {.kind = kind, .w = w, .tile = tile, .n_tile = n, .out = stage->data};
+        struct pack_job job = {.kind = kind,
+                               .w = w,
+                               .tile = tile,
+                               .n_tile = n,
+                               .out = stage->data,
+                               .base = base ? base + tile * MOTE_TILE_ROWS : NULL,
+                               .wide = wide};
         mote_chunks_init(&job.chunks, n, n / (8 * mote_pool_size(cuda->pool)) + 1);
         mote_pool_run(cuda->pool, pack_tiles, &job);
         TRY(mote_cuda_upload(cuda->cuda, to + (size_t)tile * bytes, stage->data, (size_t)n * bytes));
@@ -72,31 +115,45 @@ static mote_status put_matrix(struct cuda_backend *cuda, const struct mote_tile_
 /* ---- what it will take ---- */
 
 static mote_status matrix_bytes(const struct mote_backend_options *options, const struct mote_matrix *w,
-                                size_t *bytes)
+                                struct mote_tile_kind *kind, size_t *bytes)
 {
-    struct mote_tile_kind kind;
-    TRY(mote_tile_kind_of(w, options->compact, &kind));
-    *bytes = mote_tile_matrix_bytes(&kind, w->n_row, w->n_col);
+    TRY(mote_tile_kind_of(w, options->compact, kind));
+    *bytes = mote_tile_matrix_bytes(kind, w->n_row, w->n_col);
     return MOTE_OK;
 }
 
 mote_status mote_cuda_weight_bytes(const struct mote_backend_options *options,
                                    const struct mote_weight *weight, size_t *bytes)
 {
-    mote_status status = matrix_bytes(options, &weight->w, bytes);
+    struct mote_tile_kind kind;
+    mote_status status = matrix_bytes(options, &weight->w, &kind, bytes);
     return status == MOTE_OK ? status : mote_context(status, "%s", weight->name);
 }
 
 mote_status mote_cuda_expert_bytes(const struct mote_backend_options *options,
                                    const struct mote_expert_set *set, size_t *bytes)
 {
-    size_t gate = 0, up, down;
-    mote_status status = set->gate ? matrix_bytes(options, set->gate, &gate) : MOTE_OK;
-    if (status == MOTE_OK) status = matrix_bytes(options, set->up, &up);
-    if (status == MOTE_OK) status = matrix_bytes(options, set->down, &down);
+    const struct mote_matrix *matrix[CUDA_PROJECTIONS] = {set->gate, set->up, set->down};
+    struct mote_tile_kind kind[CUDA_PROJECTIONS];
+    int first = set->gate ? CUDA_GATE : CUDA_UP;
+    size_t each = 0, n_expert = (size_t)set->n_expert;
+    mote_status status = MOTE_OK;
+    for (int p = first; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
+        size_t of_matrix;
+        status = matrix_bytes(options, matrix[p], &kind[p], &of_matrix);
+        each += status == MOTE_OK ? of_matrix : 0;
+    }
     if (status != MOTE_OK) return mote_context(status, "%s", set->name);
-    *bytes = (gate + up + down) * (size_t)set->n_expert + SLOT_BYTES(set->n_expert);
+    *bytes = each * n_expert + table_bytes(kind, first, n_expert, set->n_ff, set->d_model) +
+             slack_bytes(kind, first, set->n_ff);
     return MOTE_OK;
+}
+
+/* What a wish comes to with weights of this format. */
+static enum mote_act_wish wish_of(enum mote_format format, enum mote_act_wish wish)
+{
+    int is_not = wish == MOTE_WISH_MXFP4 && mote_act_chosen(format, wish) != MOTE_ACT_MXFP4;
+    return is_not ? MOTE_WISH_DEFAULT : wish;
 }
 
 /* ---- one matrix ---- */
@@ -116,7 +173,7 @@ static mote_status place(struct cuda_backend *cuda, struct mote_weight *weight, 
     if (cuda->cuda) {
         size_t bytes = mote_tile_matrix_bytes(&placed->kind, w->n_row, w->n_col);
         TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, bytes, &placed->data));
-        TRY(put_matrix(cuda, &placed->kind, w, placed->data));
+        TRY(put_matrix(cuda, &placed->kind, w, placed->data, NULL, NULL));
     }
     if (placed->kind.code == MOTE_CODE_NONE)
         return mote_cuda_program(cuda, &plain_text, &placed->decode, "ITEM=%d", (int)placed->kind.item);
@@ -135,6 +192,7 @@ mote_status mote_cuda_place(struct mote_backend *backend, struct mote_weight *we
     placed->n_row = weight->w.n_row;
     placed->n_col = weight->w.n_col;
     placed->bias = weight->bias;
+    placed->act = wish_of(weight->w.format, weight->act);
     mote_status status = place(cuda, weight, placed);
     if (status != MOTE_OK) {
         mote_cuda_unplace(backend, placed);
@@ -152,23 +210,40 @@ static mote_status put_experts(struct cuda_backend *cuda,
                                const struct mote_matrix *const matrix[CUDA_PROJECTIONS],
                                struct cuda_experts *placed)
 {
-    size_t offset[CUDA_PROJECTIONS], each = 0, table = SLOT_BYTES(placed->n_expert);
+    size_t offset[CUDA_PROJECTIONS],
+        each = 0, n_expert = (size_t)placed->n_expert,
+        table = table_bytes(placed->kind, placed->first, n_expert, placed->n_ff, placed->d_model),
+        bases = base_bytes(placed->n_ff, placed->d_model);
     for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         offset[p] = each;
         each += mote_tile_matrix_bytes(&placed->kind[p], matrix[p]->n_row, matrix[p]->n_col);
     }
-    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, each * (size_t)placed->n_expert, &placed->data));
+    TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS,
+                               each * n_expert + slack_bytes(placed->kind, placed->first, placed->n_ff),
+                               &placed->data));
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
     uint64_t *host;
     TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, 1, table, &host));
+    int has_bases = mote_cuda_mx_fits(placed->kind, placed->first);
+    int32_t *wide = (int32_t *)(void *)((uint8_t *)host + SLOT_BYTES(n_expert));
+    uint8_t *base = (uint8_t *)(wide + wide_count(n_expert));
     mote_status status = MOTE_OK;
-    for (int32_t e = 0; e < placed->n_expert && status == MOTE_OK; e++)
+    for (int32_t e = 0; e < placed->n_expert && status == MOTE_OK; e++) {
+        atomic_int is_wide = 0;
         for (int p = placed->first; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
             uint8_t *to = placed->data + (size_t)e * each + offset[p];
             host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
-            status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to);
+            status =
+                put_matrix(cuda, &placed->kind[p], &matrix[p][e], to,
+                           has_bases ? base + (size_t)e * bases + base_at(p, placed->n_ff) : NULL, &is_wide);
         }
+        if (has_bases) wide[e] = is_wide, placed->n_wide += wide[e];
+    }
     if (status == MOTE_OK) status = mote_cuda_upload(cuda->cuda, placed->slot, host, table);
+    if (has_bases) {
+        placed->wide = (const int32_t *)(const void *)((const uint8_t *)placed->slot + SLOT_BYTES(n_expert));
+        placed->base = (const uint8_t *)(placed->wide + wide_count(n_expert));
+    }
     mote_mem_free(host);
     return status;
 }
@@ -198,6 +273,10 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
     if (set->routing) placed->routing = *set->routing;
     placed->activation = set->activation;
     placed->first = set->gate ? CUDA_GATE : CUDA_UP;
+    enum mote_act_wish gate = wish_of(matrix[placed->first]->format, set->act),
+                       up = wish_of(set->up->format, set->act);
+    placed->x_act = gate == up ? up : MOTE_WISH_DEFAULT;
+    placed->h_act = wish_of(set->down->format, set->act);
     placed->is_tiled = 1;
     for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         const struct mote_matrix *w = &matrix[p][0];
@@ -231,7 +310,8 @@ static mote_status place_experts(struct cuda_backend *cuda, struct mote_expert_s
                           "GATE=%s UP=%s DOWN=%s D_MODEL=%lld N_FF=%lld %s %s", text[placed->first],
                           text[CUDA_UP], text[CUDA_DOWN], (long long)set->d_model, (long long)set->n_ff,
                           activation, routing));
-    return mote_cuda_prefill_experts(cuda, placed);
+    TRY(mote_cuda_prefill_experts(cuda, placed));
+    return mote_cuda_mx_experts(cuda, placed);
 }
 
 mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_expert_set *set)
@@ -249,6 +329,10 @@ mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_ex
         mote_mem_free(placed);
         return mote_context(status, "%s", set->name);
     }
+    if (placed->is_mx && placed->n_wide)
+        mote_log(MOTE_LOG_INFO,
+                 "%s: scales of %d of %d experts lie too far apart for fp8, their products stay integers",
+                 set->name, placed->n_wide, placed->n_expert);
     set->placed = placed;
     return MOTE_OK;
 }

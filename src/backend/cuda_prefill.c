@@ -4,8 +4,8 @@
  *   linear:  convert x | rows of weights x tokens
  *   moe:     convert x, sort pairs by expert | gate and up, activated | down | ordered sum
  *
- * Activations become halves, or 8-bit integers where all weights that read them are small integers under scales of 128 columns
- * and more (prefill_int8_*.cu). `--act f32` leaves integers out.
+ * Activations become halves (of numbers rounded to MXFP4 where that is wished: bf16 holds them exactly), or 8-bit integers where all weights that read them are small integers under scales of 128 columns
+ * and more (prefill_int8_*.cu). A wish for f32 leaves integers out.
  *
  * Owns no memory of its own: everything between the launches lies in cuda->prefill_scratch, cut by `cut`.
  * One idea: a grid depends on the step's shape alone. Which experts were chosen is read on the device; the grid has
@@ -20,11 +20,6 @@ struct convert_job {
     void *out;
     float *scale, *group;
     int n_row, n_col, type;
-};
-struct sort_job {
-    const int32_t *ids;
-    int32_t *row_of, *place, *piece, *n_piece;
-    int n_pair, n_used, n_expert, width, n_warp, n_part;
 };
 struct linear_out {
     const uint8_t *w;
@@ -121,13 +116,19 @@ enum { BLOCK_ROWS = 256, BLOCK_ONE = 512, BLOCK_TWO = 256, SUM_BLOCK = 256 };
 enum { INT8_ROWS = 128, INT8_BLOCK = 256 }; /* the same of prefill_int8_loop.cuh */
 enum { UNIT = MOTE_UNIT_COLS, LEAST_WIDTH = 64 };
 
-/* What activations become for a product: halves, or bytes with a scale for so many columns (from LEAST_GROUP on). */
-enum { AS_F16, AS_BF16, LEAST_GROUP = 128, MOST_GROUP = 256, MOST_HIDDEN_GROUP = 128 };
+/* What activations become for a product: halves (prefill_half.cuh), or bytes with a scale for so many columns (from
+ * LEAST_GROUP on). */
+enum { AS_F16, AS_BF16, AS_MXFP4, LEAST_GROUP = 128, MOST_GROUP = 256, MOST_HIDDEN_GROUP = 128 };
 
 /* Scales of E8M0 need bf16's exponent (prefill_half.cuh). */
 static int is_bf16(const struct mote_tile_kind *kind)
 {
     return kind->item == MOTE_ITEM_E8M0;
+}
+
+static int half_type(enum mote_act_wish wish, int bf16)
+{
+    return wish == MOTE_WISH_MXFP4 ? AS_MXFP4 : bf16 ? AS_BF16 : AS_F16;
 }
 
 static size_t padded(int64_t n_col)
@@ -146,11 +147,11 @@ static size_t int8_shared_bytes(int width, int64_t n_col, int group, int has_hid
 
 /* Columns of a scale when rows of bytes, n_col wide, are read by weights of this kind, `most` at most; 0: it wants halves.
  * (Groups of 64, Q2_0's, are met too often: 2 to 30 % slower than halves.) */
-static int int8_group(const struct cuda_backend *cuda, const struct mote_tile_kind *kind, int64_t n_col,
-                      int most)
+static int int8_group(const struct cuda_backend *cuda, enum mote_act_wish wish,
+                      const struct mote_tile_kind *kind, int64_t n_col, int most)
 {
     int is_small = kind->code == MOTE_CODE_C1 || kind->code == MOTE_CODE_C2 || kind->code == MOTE_CODE_T5;
-    if (cuda->wish == MOTE_WISH_F32 || !is_small || kind->has_min || kind->sub < LEAST_GROUP) return 0;
+    if (wish == MOTE_WISH_F32 || !is_small || kind->has_min || kind->sub < LEAST_GROUP) return 0;
     int group = kind->sub < most ? kind->sub : most;
     return int8_shared_bytes(LEAST_WIDTH, n_col, group, 1) <= cuda->info->shared_bytes ? group : 0;
 }
@@ -160,13 +161,13 @@ static void set_types(const struct cuda_backend *cuda, struct cuda_experts *e)
 {
     const struct mote_tile_kind *first = &e->kind[e->first], *up = &e->kind[CUDA_UP],
                                 *down = &e->kind[CUDA_DOWN];
-    int x = int8_group(cuda, first, e->d_model, MOST_GROUP),
-        h = int8_group(cuda, down, e->n_ff, MOST_HIDDEN_GROUP);
-    if (x && h && x == int8_group(cuda, up, e->d_model, MOST_GROUP)) {
+    int x = int8_group(cuda, e->x_act, first, e->d_model, MOST_GROUP),
+        h = int8_group(cuda, e->h_act, down, e->n_ff, MOST_HIDDEN_GROUP);
+    if (x && h && x == int8_group(cuda, e->x_act, up, e->d_model, MOST_GROUP)) {
         e->x_type = x, e->h_type = h;
     } else {
-        e->x_type = is_bf16(first) || is_bf16(up) ? AS_BF16 : AS_F16;
-        e->h_type = is_bf16(down) ? AS_BF16 : AS_F16;
+        e->x_type = half_type(e->x_act, is_bf16(first) || is_bf16(up));
+        e->h_type = half_type(e->h_act, is_bf16(down));
     }
 }
 
@@ -227,13 +228,14 @@ mote_status mote_cuda_prefill_weight(struct cuda_backend *cuda, struct cuda_weig
     char text[MOTE_TILE_TEXT];
     mote_tile_kind_text(&weight->kind, text);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->prefill_program, "%s", ""));
-    int group = int8_group(cuda, &weight->kind, weight->n_col, MOST_GROUP);
-    weight->x_type = group ? group : is_bf16(&weight->kind) ? AS_BF16 : AS_F16;
+    int group = int8_group(cuda, weight->act, &weight->kind, weight->n_col, MOST_GROUP);
+    weight->x_type = group ? group : half_type(weight->act, is_bf16(&weight->kind));
     if (group)
         return mote_cuda_program(cuda, &int8_linear_text, &weight->prefill, "W0=%s COLS=%lld X_GROUP=%d",
                                  text, (long long)weight->n_col, group);
     return mote_cuda_program(cuda, &linear_text[has_wgmma(cuda)], &weight->prefill,
-                             "W0=%s COLS=%lld X_BF16=%d", text, (long long)weight->n_col, weight->x_type);
+                             "W0=%s COLS=%lld X_BF16=%d", text, (long long)weight->n_col,
+                             weight->x_type != AS_F16);
 }
 
 mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_experts *experts)
@@ -251,11 +253,12 @@ mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_exp
                                  text[CUDA_DOWN], (long long)experts->n_ff, experts->h_type);
     }
     TRY(mote_cuda_program(cuda, &gate_up_text[has_wgmma(cuda)], &experts->prefill_gate_up,
-                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_BF16=%d %s", text[experts->first], text[CUDA_UP],
-                          (long long)experts->d_model, experts->x_type, experts->h_type, activation));
+                          "W0=%s W1=%s COLS=%lld X_BF16=%d H_TYPE=%d %s", text[experts->first], text[CUDA_UP],
+                          (long long)experts->d_model, experts->x_type != AS_F16, experts->h_type,
+                          activation));
     return mote_cuda_program(cuda, &down_text[has_wgmma(cuda)], &experts->prefill_down,
                              "W0=%s COLS=%lld X_BF16=%d", text[CUDA_DOWN], (long long)experts->n_ff,
-                             experts->h_type);
+                             experts->h_type != AS_F16);
 }
 
 /* ---- launches ---- */
@@ -334,7 +337,8 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
     for (int j = first; j < job->n_out; j++) {
         const struct mote_linear_out *out = &job->out[j];
         const struct cuda_weight *w = out->weight->placed;
-        if (w->kind.code == MOTE_CODE_NONE || w->prefill != weight->prefill) continue;
+        if (w->kind.code == MOTE_CODE_NONE || w->prefill != weight->prefill || w->x_type != weight->x_type)
+            continue;
         outs.out[outs.n_out++] = (struct linear_out){.w = w->data,
                                                      .bias = w->bias,
                                                      .residual = out->residual,
@@ -358,32 +362,30 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
 
 /* ---- the expert block ---- */
 
-/* Convert x and sort the pairs: by one block for every thousand, up to sixteen, of as many warps as their counts of every
- * expert leave room for in 48 KiB. */
+/* Convert x and sort the pairs: by one block for every thousand, up to sixteen. */
 static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
                          int n_expert, int width, int type)
 {
     struct convert_job x = convert_job(cuda, s, job->x, job->n_row, job->d_model, type);
     int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
-    struct sort_job sort = {.ids = job->ids,
-                            .row_of = s->row_of,
-                            .place = s->place,
-                            .piece = s->piece,
-                            .n_piece = s->n_piece,
-                            .n_pair = n_pair,
-                            .n_used = job->n_used,
-                            .n_expert = n_expert,
-                            .width = width,
-                            .n_warp = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3,
-                            .n_part = n_part < 1    ? 1
-                                      : n_part > 16 ? 16
-                                                    : n_part};
-    if (sort.n_warp > CONVERT_BLOCK / 32) sort.n_warp = CONVERT_BLOCK / 32;
-    size_t shared = ((size_t)(sort.n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t);
+    struct cuda_sort_job sort = {.ids = job->ids,
+                                 .row_of = s->row_of,
+                                 .place = s->place,
+                                 .piece = s->piece,
+                                 .n_piece = s->n_piece,
+                                 .fault = cuda->fault,
+                                 .n_pair = n_pair,
+                                 .n_used = job->n_used,
+                                 .n_expert = n_expert,
+                                 .width = width,
+                                 .n_warp = mote_cuda_sort_warps(n_expert),
+                                 .n_part = n_part < 1    ? 1
+                                           : n_part > 16 ? 16
+                                                         : n_part};
     void *args[] = {&x, &sort};
     return mote_cuda_run(cuda, cuda->prefill_program, BEGIN,
                          (unsigned)sort.n_part + ceil_div(job->n_row, CONVERT_ROWS), 1, 1, CONVERT_BLOCK,
-                         shared, args);
+                         mote_cuda_sort_shared(sort.n_warp, n_expert), args);
 }
 
 /* gate, up and down of the pairs of a list, to `flat`. */

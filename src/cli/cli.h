@@ -60,7 +60,7 @@ struct model_rows {
         {'b', "batch", OPTION_INT, &(m).n_batch, "prompt tokens per step (512)"},              \
         {0, "memory", OPTION_SIZE, &(m).memory, "hard limit, e.g. 6G (none)"},                 \
         {0, "act", OPTION_TEXT, &(m).act, "activation type: default, f32, mxfp4"},             \
-        {0, "moe", OPTION_TEXT, &(m).moe, "expert block: fused, unfused"},                     \
+        {0, "moe", OPTION_TEXT, &(m).moe, "expert block: fused, unfused, portable"},           \
         {'D', "device", OPTION_TEXT, &(m).device, "where to run: cpu, cuda, cuda:N (cpu)"},    \
     {                                                                                          \
         0, "kv", OPTION_TEXT, &(m).kv, "KV cache type: f16, f32, q8_0"                         \

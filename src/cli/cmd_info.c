@@ -102,22 +102,24 @@ static void show_kernel(void *context, const struct mote_kernel_row *row)
 static int kernels(const struct command *self, int argc, char **argv)
 {
     struct option_texts arch = {0};
-    const char *model = NULL;
+    const char *model = NULL, *act = NULL;
     const struct option_row table[] = {
         {'m', "model", OPTION_TEXT, &model, "what this model needs (representative kernels)"},
         {0, "arch", OPTION_TEXTS, &arch,
          "sm_80, sm_89, sm_90a, sm_120, ...; may be repeated (the device here)"},
+        {0, "act", OPTION_TEXT, &act, "activation type of the run to come: default, f32, mxfp4"},
         {0},
     };
     int left = options_parse(self, table, argc, argv), n = 0, code = EXIT_DONE;
     if (left < 0) return EXIT_USAGE;
     if (left) return usage_error(self, "unexpected argument %s", argv[0]);
     for (int i = 0; i < (arch.n ? arch.n : 1) && code == EXIT_DONE; i++)
-        code = report(self, mote_kernels_build(arch.text[i], model, show_progress, NULL, show_kernel, &n));
+        code =
+            report(self, mote_kernels_build(arch.text[i], model, act, show_progress, NULL, show_kernel, &n));
     return code;
 }
 
 const struct command command_info = {
     "info", "what this machine can compute on: devices, drivers, kernel cache", "[--quick] [--json]", info};
 const struct command command_kernels = {"kernels", "compile kernels of NVIDIA devices ahead, into the cache",
-                                        "[-m MODEL] [--arch sm_90a]...", kernels};
+                                        "[-m MODEL] [--arch sm_90a]... [--act mxfp4]", kernels};

@@ -18,6 +18,8 @@
  *     #define PLANE_UNIT 1           1, 2
  *     #define PLANE_OFFSET 1
  *     #define PLANE_SUB 1            (0 if not defined; 4 bits only) scales per 16 columns
+ *     #define PLANE_CENTRED 1        (0 if not defined; PLANE_UNIT 1) the offset is taken off before scaling, so that a
+ *                                    block of zeros adds nothing, whatever its scale
  *
  *     MOTE_INLINE void planes_q2_0(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[PLANE_BITS],
  *                                  __m256 *d, __m256 *bias)
@@ -31,14 +33,18 @@
 #ifndef PLANE_SUB
 #define PLANE_SUB 0
 #endif
+#ifndef PLANE_CENTRED
+#define PLANE_CENTRED 0
+#endif
 #define PLANE_COUNT (8 / PLANE_BITS)
 
 MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
 {
     _Alignas(64) int8_t arranged[MOTE_DOT_PASS][PLANE_CHUNK];
     _Alignas(64) float sum16[MOTE_DOT_PASS][PLANE_SUB ? PLANE_CHUNK / 16 : 16];
+    __m256i centre[MOTE_DOT_PASS][PLANE_CENTRED ? PLANE_CHUNK / 256 * PLANE_BITS : 1];
     const __m256i mask = _mm256_set1_epi8((char)((1 << PLANE_BITS) - 1));
-    (void)n_x, (void)sum16;
+    (void)n_x, (void)sum16, (void)centre;
     for (int64_t begin = 0; begin < w->n_col; begin += PLANE_CHUNK) {
         int64_t end = w->n_col - begin < PLANE_CHUNK ? w->n_col : begin + PLANE_CHUNK;
         const float *scale[MOTE_DOT_PASS], *sum[MOTE_DOT_PASS];
@@ -52,6 +58,9 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             for (int64_t col = begin; PLANE_SUB && col < end; col += 256)
                 sums_of_16(x->sum + (at + col) / 16, x->scale + (at + col) / 32,
                            sum16[i] + (col - begin) / 16);
+            for (int64_t col = begin; PLANE_CENTRED && col < end; col += 256)
+                less_offset(arranged[i] + (col - begin), PLANE_SPLIT ? -PLANE_SPLIT : PLANE_BITS,
+                            PLANE_OFFSET, centre[i] + (col - begin) / 256 * PLANE_BITS);
         }
         for (int64_t nth = 0; nth < n_row; nth++) {
             int64_t r = mote_dot_row(nth, n_row);
@@ -71,13 +80,17 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
                         continue;
                     }
                     by[i] = _mm256_mul_ps(by[i], d[0]);
-                    acc_bias[i] = _mm256_fmadd_ps(PLANE_BIAS ? bias : d[0],
-                                                  _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
+                    if (PLANE_CENTRED) by[i] = mote_finite(by[i]);
+                    else
+                        acc_bias[i] = _mm256_fmadd_ps(PLANE_BIAS ? bias : d[0],
+                                                      _mm256_loadu_ps(sum[i] + col / 32), acc_bias[i]);
                 }
                 MOTE_UNROLL for (int k = 0; k < PLANE_BITS; k++)
                 {
                     __m256i run[MOTE_DOT_PASS];
-                    MOTE_UNROLL for (int i = 0; i < n; i++) run[i] = _mm256_setzero_si256();
+                    MOTE_UNROLL for (int i = 0; i < n; i++) run[i] =
+                        PLANE_CENTRED ? centre[i][(col - begin) / 256 * PLANE_BITS + k]
+                                      : _mm256_setzero_si256();
                     MOTE_UNROLL for (int p = 0; p < PLANE_COUNT; p++)
                     {
                         __m256i code =
@@ -102,7 +115,9 @@ MOTE_INLINE void MOTE_CAT(body_, PLANE_NAME)(MOTE_MATMUL_ARGS, const int n)
             {
                 __m256 total = PLANE_BITS == 1 ? acc[i][0] : _mm256_add_ps(acc[i][0], acc[i][1]);
                 if (PLANE_UNIT != 1) total = _mm256_mul_ps(total, _mm256_set1_ps(PLANE_UNIT));
-                total = _mm256_fmadd_ps(_mm256_set1_ps(PLANE_BIAS ? 1 : -PLANE_OFFSET), acc_bias[i], total);
+                if (!PLANE_CENTRED)
+                    total =
+                        _mm256_fmadd_ps(_mm256_set1_ps(PLANE_BIAS ? 1 : -PLANE_OFFSET), acc_bias[i], total);
                 float *out = y + i * y_stride + r, value = mote_hsum(total) * w->factor;
                 *out = begin ? *out + value : value;
             }
@@ -153,3 +168,4 @@ static void MOTE_CAT(gemm_, PLANE_NAME)(MOTE_MATMUL_ARGS)
 #undef PLANE_OFFSET
 #undef PLANE_SUB
 #undef PLANE_COUNT
+#undef PLANE_CENTRED

@@ -189,7 +189,7 @@ MOTE_INLINE void tile_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_
     uint8_t buffer[8 * 16];
     const uint8_t *p = mote_tile_blocks(w, row, col, 32, 16, buffer);
     MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(mote_nibbles_in_order(p + 16 * k));
-    t->d = scales_mlx_mxfp4(w, row, col);
+    t->d = mote_fp4_scales(t->code, scales_mlx_mxfp4(w, row, col));
 }
 
 MOTE_INLINE void planes_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4],
@@ -210,6 +210,7 @@ MOTE_INLINE void planes_mlx_mxfp4(const struct mote_matrix *w, int64_t row, int6
 #define PLANE_BIAS 0
 #define PLANE_UNIT 1
 #define PLANE_OFFSET 12
+#define PLANE_CENTRED 1
 #include "cpu/dot_plane_x86.h"
 
 void MATMUL_FILL(struct mote_cpu_kernels *table)

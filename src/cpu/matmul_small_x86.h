@@ -429,7 +429,7 @@ MOTE_INLINE void tile_mxfp4(const struct mote_matrix *w, int64_t row, int64_t co
     uint8_t buffer[8 * 17];
     const uint8_t *b = mote_tile_blocks(w, row, col, 32, 17, buffer);
     MOTE_UNROLL for (int k = 0; k < 8; k++) t->code[k] = mote_fp4_codes(mote_nibbles(b + 17 * k + 1));
-    t->d = scales_mxfp4(b);
+    t->d = mote_fp4_scales(t->code, scales_mxfp4(b));
 }
 
 MOTE_INLINE void planes_mxfp4(const struct mote_matrix *w, int64_t row, int64_t col, __m256i v[4], __m256 *d,
@@ -450,6 +450,7 @@ MOTE_INLINE void planes_mxfp4(const struct mote_matrix *w, int64_t row, int64_t 
 #define PLANE_BIAS 0
 #define PLANE_UNIT 1
 #define PLANE_OFFSET 12
+#define PLANE_CENTRED 1
 #include "cpu/dot_plane_x86.h"
 
 void MATMUL_FILL(struct mote_cpu_kernels *table)

@@ -91,6 +91,23 @@ MOTE_INLINE void sums_of_16(const int16_t *sum, const float *scale, float *out)
     }
 }
 
+/* What runs start from: minus `offset` times the sums of 256 arranged activations, in the lanes that codes' products of
+ * vector v will be added in. */
+MOTE_INLINE void less_offset(const int8_t *arranged, const int bits, const int offset, __m256i *out)
+{
+    const int vectors = bits > 0 ? bits : 4;
+    MOTE_UNROLL for (int v = 0; v < vectors; v++)
+    {
+        out[v] = _mm256_setzero_si256();
+        MOTE_UNROLL for (int p = 0; p < 8 / vectors; p++)
+        {
+            __m256i q = mote_load_256(arranged + place(bits, p, v));
+            q = _mm256_sub_epi8(_mm256_setzero_si256(), q);
+            out[v] = mote_run_add(out[v], _mm256_set1_epi8((char)offset), q);
+        }
+    }
+}
+
 /* 16 bytes each. */
 MOTE_INLINE __m256i two_blocks(const uint8_t *a, const uint8_t *b)
 {

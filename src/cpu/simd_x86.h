@@ -59,6 +59,12 @@ MOTE_INLINE float mote_hsum(__m256 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+/* Infinity as the largest number: a block of zeros may have any scale, and 0 times infinity would be no number. NaN stays. */
+MOTE_INLINE __m256 mote_finite(__m256 v)
+{
+    return _mm256_min_ps(_mm256_set1_ps(0x1.fffffep127f), v);
+}
+
 MOTE_INLINE int32_t mote_hsum_i32(__m256i v)
 {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -157,6 +163,21 @@ MOTE_INLINE __m256i mote_fp4_codes(__m256i nibbles)
 {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
+}
+
+/* Scales of 8 blocks of such codes; 0 for a block of zeros, which may have any: nothing times infinity would be no number. */
+MOTE_INLINE __m256 mote_fp4_scales(const __m256i code[8], __m256 scale)
+{
+    __m256i a[8], b[4], c[2];
+    MOTE_UNROLL for (int k = 0; k < 8; k++) a[k] = _mm256_xor_si256(code[k], _mm256_set1_epi8(12));
+    MOTE_UNROLL for (int k = 0; k < 4; k++) b[k] = _mm256_or_si256(
+        _mm256_unpacklo_epi32(a[2 * k], a[2 * k + 1]), _mm256_unpackhi_epi32(a[2 * k], a[2 * k + 1]));
+    MOTE_UNROLL for (int k = 0; k < 2; k++) c[k] = _mm256_or_si256(
+        _mm256_unpacklo_epi64(b[2 * k], b[2 * k + 1]), _mm256_unpackhi_epi64(b[2 * k], b[2 * k + 1]));
+    __m256i any = _mm256_or_si256(_mm256_permute2x128_si256(c[0], c[1], 0x20),
+                                  _mm256_permute2x128_si256(c[0], c[1], 0x31));
+    __m256i is_zero = _mm256_cmpeq_epi32(any, _mm256_setzero_si256());
+    return _mm256_andnot_ps(_mm256_castsi256_ps(is_zero), scale);
 }
 
 /* Transpose 8 x 8 elements of 32 bits in registers. */

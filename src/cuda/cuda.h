@@ -1,7 +1,7 @@
 /* cuda.h: NVIDIA devices through the driver API, opened at run time.
  *
  * Owns: libcuda and libnvrtc (dlopen; a program without them runs on, and the reason is a message), a device's
- * context and its one stream, device and pinned memory, captured graphs, timing, and the kernels' modules:
+ * context and a stream, device and pinned memory, captured graphs, timing, and the kernels' modules:
  * embedded text, compiled for the device in hand with the caller's constants, cached on disk by hash.
  * Does not own: what kernels compute (kernels/), who launches them (backend/cuda_*.c).
  * One idea: every driver call is checked where it is made and becomes one message (what, on which device, the
@@ -42,6 +42,10 @@ mote_status mote_cuda_open(int index, struct mote_cuda **out);
 void mote_cuda_close(struct mote_cuda *cuda); /* NULL is fine; memory and modules must be gone */
 const struct mote_cuda_info *mote_cuda_info(const struct mote_cuda *cuda); /* free_bytes as of open */
 mote_status mote_cuda_free_bytes(struct mote_cuda *cuda, size_t *out);
+/* What is queued from now on goes to a caller's stream of the primary context (CUstream; NULL: the legacy default one), until
+ * `own`. Meanwhile no memory is freed. */
+void mote_cuda_stream_lend(struct mote_cuda *cuda, void *stream);
+void mote_cuda_stream_own(struct mote_cuda *cuda);
 
 /* ---- memory ---- */
 
@@ -99,6 +103,18 @@ struct mote_cuda_launch {
 /* args[i] points at the i-th argument. Asynchronous; captured when a capture is under way. */
 mote_status mote_cuda_launch(struct mote_cuda *cuda, const struct mote_cuda_kernel *kernel,
                              const struct mote_cuda_launch *shape, void **args);
+
+/* A look at launches, for measurements: launches behind the first `most` are left out, all are counted and the first
+ * MOTE_CUDA_WATCHED named. What a kernel takes is then the difference between two chains that are each right as far as
+ * they go: neither order nor operands nor caches are other than in the whole. */
+enum { MOTE_CUDA_WATCHED = 16 };
+struct mote_cuda_watch {
+    int most;
+    int n_launch; /* since whoever watches last set it to 0 */
+    const char *name[MOTE_CUDA_WATCHED];
+};
+/* Every launch from now on is shown to watch, which must live until it is replaced; NULL: nobody watches. */
+void mote_cuda_watch(struct mote_cuda *cuda, struct mote_cuda_watch *watch);
 
 /* Compile without a device, for `mote kernels --arch` and tests: cubin (free with mote_mem_free) and the resource
  * report of every kernel in it. Uses and fills the same cache. arch: "sm_80", "sm_89", "sm_90a", "sm_120". */

@@ -103,9 +103,10 @@ mote_status mote_cuda_open(int index, struct mote_cuda **out)
     TRY_GOTO(mote_cuda_check(cuda, call->context_retain(&cuda->context, cuda->device), "opening a context"),
              status, fail);
     TRY_GOTO(mote_cuda_use(cuda), status, fail);
-    TRY_GOTO(
-        mote_cuda_check(cuda, call->stream_create(&cuda->stream, CU_STREAM_NON_BLOCKING), "making a stream"),
-        status, fail);
+    TRY_GOTO(mote_cuda_check(cuda, call->stream_create(&cuda->own_stream, CU_STREAM_NON_BLOCKING),
+                             "making a stream"),
+             status, fail);
+    cuda->stream = cuda->own_stream;
     size_t total;
     TRY_GOTO(
         mote_cuda_check(cuda, call->memory_info(&cuda->info.free_bytes, &total), "asking for free memory"),
@@ -122,14 +123,24 @@ void mote_cuda_close(struct mote_cuda *cuda)
     if (!cuda) return;
     if (cuda->context) {
         cuda->call->context_use(cuda->context);
-        if (cuda->stream) {
-            cuda->call->stream_wait(cuda->stream);
-            cuda->call->stream_destroy(cuda->stream);
+        if (cuda->own_stream) {
+            cuda->call->stream_wait(cuda->own_stream);
+            cuda->call->stream_destroy(cuda->own_stream);
         }
         cuda->call->context_release(cuda->device);
     }
     mote_mem_free(cuda->pinned);
     mote_mem_free(cuda);
+}
+
+void mote_cuda_stream_lend(struct mote_cuda *cuda, void *stream)
+{
+    cuda->stream = stream;
+}
+
+void mote_cuda_stream_own(struct mote_cuda *cuda)
+{
+    cuda->stream = cuda->own_stream;
 }
 
 const struct mote_cuda_info *mote_cuda_info(const struct mote_cuda *cuda)
@@ -284,9 +295,23 @@ static int launch(struct mote_cuda *cuda, const struct mote_cuda_kernel *kernel,
     return cuda->call->launch_with(&with, kernel->function, args, NULL);
 }
 
+void mote_cuda_watch(struct mote_cuda *cuda, struct mote_cuda_watch *watch)
+{
+    cuda->watch = watch;
+}
+
+/* Whether the watch wants this launch made. */
+static int shown(struct mote_cuda_watch *watch, const struct mote_cuda_kernel *kernel)
+{
+    int i = watch->n_launch++;
+    if (i < MOTE_CUDA_WATCHED) watch->name[i] = kernel->name;
+    return i < watch->most;
+}
+
 mote_status mote_cuda_launch(struct mote_cuda *cuda, const struct mote_cuda_kernel *kernel,
                              const struct mote_cuda_launch *shape, void **args)
 {
+    if (cuda->watch && !shown(cuda->watch, kernel)) return MOTE_OK;
     TRY(mote_cuda_use(cuda));
     int result = launch(cuda, kernel, shape, args);
     if (result == 0) return MOTE_OK;

@@ -13,8 +13,10 @@ struct pinned_range {
 struct mote_cuda {
     const struct mote_cuda_driver *call;
     int index, device; /* as counted, and the driver's number */
-    void *context, *stream;
+    void *context;
+    void *own_stream, *stream; /* the one that launches and copies go to: its own, or one that is lent */
     int capturing;
+    struct mote_cuda_watch *watch;
     struct pinned_range *pinned; /* [n_pinned]: which host memory may be copied without waiting */
     size_t n_pinned, pinned_room;
     struct mote_cuda_info info;

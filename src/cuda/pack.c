@@ -219,3 +219,36 @@ void mote_tile_pack(const struct mote_tile_kind *kind, const struct mote_matrix 
     struct plan plan = make_plan(kind, w->n_col);
     for (int64_t i = 0; i < n_tile; i++) pack_tile(kind, &plan, w, tile + i, out + (size_t)i * bytes);
 }
+
+/* ---- MXFP4 ---- */
+
+int mote_tile_mx_base(const uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROWS])
+{
+    enum {
+        UNIT_CODES = 1024,
+        ROW_CODES = 512,
+        LANE = 16
+    }; /* of a unit: row g's words of all lanes, row g + 8's */
+    int64_t n_unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
+    const uint8_t *item = record + n_unit * UNIT_CODES;
+    int is_wide = 0;
+    for (int row = 0; row < MOTE_TILE_ROWS; row++) {
+        int g = row % 8, r = row / 8, most = 0, least = 255;
+        for (int64_t unit = 0; unit < n_unit; unit++)
+            for (int s = 0; s < 4; s++) {
+                uint32_t word, any = 0;
+                for (int t = 0; t < 4; t++) {
+                    memcpy(&word, record + unit * UNIT_CODES + r * ROW_CODES + (4 * g + t) * LANE + 4 * s,
+                           sizeof word);
+                    any |= word;
+                }
+                if (!any) continue;
+                int e = item[((unit * 4 + s) * 8 + g) * 2 + r];
+                most = e > most ? e : most;
+                least = e < least ? e : least;
+            }
+        base[row] = (uint8_t)(most > MOTE_MX_WINDOW ? most - MOTE_MX_WINDOW : 0);
+        is_wide |= least < base[row] || most == 255;
+    }
+    return is_wide;
+}

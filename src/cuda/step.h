@@ -25,10 +25,16 @@ struct mote_step_fault {
  * zeros to a multiple of 128 (a unit).
  *   q      [n_row][n_unit][4 sub-blocks][2: hi, lo][32 columns] s8
  *   scale  [n_row][n_unit][3][4 sub-blocks]: the scale, and behind it two sums of 256 hi + lo: of the sub-block and of its
- *          first 16 columns; below 2^24, so exact in a float */
+ *          first 16 columns; below 2^24, so exact in a float
+ * How x is rounded is said to whoever writes rows; products read both alike. */
+enum {
+    MOTE_ROUND_I16,  /* to 32512ths of the 32 columns' largest */
+    MOTE_ROUND_MXFP4 /* as quant/mxfp4.h: 256 hi + lo is twice the 4-bit float, exactly, and hi 0 */
+};
 struct mote_step_act {
     signed char *q;
     float *scale;
+    int rounding;
 };
 
 /* The best of a row of logits: what a draw usually needs of it. Larger logits first, ties to the lower id; entries from

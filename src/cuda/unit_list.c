@@ -1,9 +1,11 @@
 /* unit_list.c: the table of representative units. See unit_list.h.
  *
- * The first row of a text is what every architecture compiles; the others are compiled for sm_90a. Between
- * them they have every kind of codes and of scales.
+ * The first row of a text is what tests compile for every architecture that it is for; the others they compile for
+ * sm_90a. Between them they have every kind of codes and of scales.
  */
 #include "cuda/unit_list.h"
+
+#include <string.h>
 
 #include "cuda/layout.h"
 
@@ -42,6 +44,12 @@
         {"moe_decode.cu", "GATE=" gate " UP=" up " DOWN=" down SHAPE_30B activation " " routing}, name, 1 \
     }
 #define MOE(name, gate, up, down, activation) MOE_OF(name, gate, up, down, activation, ROUTING_30B)
+/* wgmma, and barriers and small floats of that generation. */
+#define MX_TEXT "W0=" TILE_MXFP4 " MX_SHARED=232448 "
+#define MX(text, constants, name)            \
+    {                                        \
+        {text, constants}, name, 1, "sm_90a" \
+    }
 
 const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"bandwidth.cu", ""}, "read", 1},
@@ -94,19 +102,22 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"prefill_linear.cu", "W0=" TILE_Q6_K " COLS=2048 X_BF16=0"}, "Q6_K", 1},
     {{"prefill_linear.cu", "W0=" TILE_Q8_0 " COLS=2048 X_BF16=1"}, "Q8_0-bf16", 1},
     {{"prefill_linear.cu", "W0=" TILE_TQ2_0 " COLS=2048 X_BF16=0"}, "TQ2_0", 1},
-    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_BF16=0" SWIGLU},
+    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_TYPE=0" SWIGLU},
      "Q4_K",
      1},
-    {{"prefill_gate_up.cu", "W0=" TILE_IQ2_XXS " W1=" TILE_IQ2_XXS " COLS=2048 X_BF16=0 H_BF16=1" SWIGLU},
+    {{"prefill_gate_up.cu", "W0=" TILE_IQ2_XXS " W1=" TILE_IQ2_XXS " COLS=2048 X_BF16=0 H_TYPE=1" SWIGLU},
      "IQ2_XXS",
      1},
-    {{"prefill_gate_up.cu", "W0=" TILE_MXFP4 " W1=" TILE_MXFP4 " COLS=2048 X_BF16=1 H_BF16=1" SWIGLU},
+    {{"prefill_gate_up.cu", "W0=" TILE_MXFP4 " W1=" TILE_MXFP4 " COLS=2048 X_BF16=1 H_TYPE=1" SWIGLU},
      "MXFP4-bf16",
      1},
-    {{"prefill_gate_up.cu", "W0=" TILE_NVFP4 " W1=" TILE_NVFP4 " COLS=2048 X_BF16=0 H_BF16=0" SWIGLU},
+    {{"prefill_gate_up.cu", "W0=" TILE_MXFP4 " W1=" TILE_MXFP4 " COLS=2048 X_BF16=1 H_TYPE=2" SWIGLU},
+     "MXFP4-mxfp4",
+     1},
+    {{"prefill_gate_up.cu", "W0=" TILE_NVFP4 " W1=" TILE_NVFP4 " COLS=2048 X_BF16=0 H_TYPE=0" SWIGLU},
      "NVFP4",
      1},
-    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_BF16=0" RELU2},
+    {{"prefill_gate_up.cu", "W0=" TILE_Q4_K " W1=" TILE_Q4_K " COLS=2048 X_BF16=0 H_TYPE=0" RELU2},
      "Q4_K-relu2",
      1},
     {{"prefill_down.cu", "W0=" TILE_Q6_K " COLS=768 X_BF16=0"}, "Q6_K", 1},
@@ -127,5 +138,16 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
      1},
     {{"prefill_int8_down.cu", "W0=" TILE_TQ2_0 " COLS=768 X_GROUP=128"}, "TQ2_0", 1},
     {{"prefill_int8_down.cu", "W0=" TILE_Q1_0 " COLS=768 X_GROUP=128"}, "Q1_0", 1},
+
+    MX("mx_step.cu", "", "all"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=7168 N_FF=512" SWIGLU, "swiglu"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880" RELU2, "relu2"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64" SWIGLU, "64"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=192" SWIGLU, "192"),
     {{NULL, NULL}, NULL, 0},
 };
+
+int mote_cuda_unit_is_for(const struct mote_cuda_unit_row *row, const char *arch)
+{
+    return !row->arch || !strcmp(row->arch, arch);
+}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and a run on the stand-in driver.
+# --device: a wrong name, a missing driver, a plan for a GPU that is not here, and limits on the stand-in driver.
 . "$(dirname "$0")/lib.inc"
 fake=$(dirname "$mote")/tests/libcuda_fake.so
 expect_code 2 "$mote" run -D gpu -m "$model" -p a
@@ -25,8 +25,11 @@ expect_code 1 "$mote" run -D cuda --memory 1M -m "$model" -p a
 expect err "the limit is 1048576"
 expect_code 2 "$mote" run -D cuda:7 -m "$model" -p a
 expect err "device 7" "there are 2"
-# Activations that a GPU has no kernels for.
-for command in "run -m $model -p a" "bench moe --type mxfp4"; do
-    expect_code 1 "$mote" $command -D cuda --act mxfp4
-    expect err "activations in mxfp4" "CPU alone"
-done
+# The time of every launch, of short steps and of long ones, beside the whole; the experts drawn beforehand or by a router. (Needs NVRTC.)
+if ! "$mote" info --quick --json | grep -q '"nvrtc": 0'; then
+    expect_code 0 "$mote" bench moe -D cuda --shape 16/256/256/2 --type mxfp4 -M 1,4,100 -r 1 --kernels --csv --bandwidth 4200
+    expect out ",router=" "gate_up_one=" "gate_up_many=" "prefill_begin=" "prefill_sum="
+    expect_code 0 "$mote" bench moe -D cuda --shape 16/256/256/2 --type mxfp4 -M 1,100 -r 1 --kernels --routing uniform
+    expect out "16/256/256/2 uniform" "  input_rows" "  gate_up_one" "  prefill_down_64"
+    ! grep -q "route" out || { cat out; exit 1; }
+fi

@@ -2,7 +2,7 @@
  *
  * Owns: enough of the driver API for cuda/device.c and cuda/module.c, with the driver's own strictness: a call without
  * a current context on its thread fails, and so does waiting or allocating inside a capture; what is captured runs
- * when its graph is launched. Every kernel is the same one: *(int *)args[0] += *(int *)args[1].
+ * when its graph is launched. read_memory does *(int *)args[0] += *(int *)args[1], other kernels nothing.
  * Tests steer it through fake_*: see struct fake_state.
  */
 #include <pthread.h>
@@ -180,8 +180,14 @@ struct graph {
 };
 static struct graph *recording;
 
+static int is_stream(const void *stream)
+{
+    return stream == &fake || (fake.lent && stream == fake.lent);
+}
+
 static int queue(struct step step)
 {
+    fake.n_copy += step.what != STEP_ADD;
     if (fake.capturing) {
         if (recording->n == 64) return 1;
         recording->step[recording->n++] = step;
@@ -198,19 +204,19 @@ static int queue(struct step step)
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream)
 {
     ENTER_CONTEXT();
-    if (stream != &fake) return 400;
+    if (!is_stream(stream)) return 400;
     return queue((struct step){STEP_COPY, (void *)(uintptr_t)to, from, size, 0});
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream)
 {
     ENTER_CONTEXT();
-    if (stream != &fake) return 400;
+    if (!is_stream(stream)) return 400;
     return queue((struct step){STEP_COPY, to, (void *)(uintptr_t)from, size, 0});
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t size, void *stream)
 {
     ENTER_CONTEXT();
-    if (stream != &fake) return 400;
+    if (!is_stream(stream)) return 400;
     return queue((struct step){STEP_FILL, (void *)(uintptr_t)to, NULL, size, value});
 }
 int cuStreamCreate(void **stream, unsigned flags)
@@ -230,9 +236,10 @@ int cuStreamDestroy_v2(void *stream)
 int cuStreamSynchronize(void *stream)
 {
     ENTER_CONTEXT();
-    if (stream != &fake) return 400;
+    if (!is_stream(stream)) return 400;
     if (fake.capturing) return 900;
-    fake.n_wait++;
+    if (stream == fake.lent) fake.n_lent_wait++;
+    else fake.n_wait++;
     return 0;
 }
 
@@ -379,10 +386,11 @@ int cuLaunchKernel(void *of, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                    unsigned shared, void *stream, void **args, void **extra)
 {
     ENTER_CONTEXT();
-    if ((of != &function && of != &other) || stream != &fake || extra || by != 1 || bz != 1) return 1;
+    if ((of != &function && of != &other) || !is_stream(stream) || extra || by != 1 || bz != 1) return 1;
     if (!gx || !gy || !gz || !bx || bx > 1024 || gy > 65535 || gz > 65535) return 1;
     if (of == &function && (int)shared > fake.dynamic_shared) return 1;
     fake.n_plain++;
+    if (fake.lent && stream == fake.lent) fake.n_lent++;
     if (of == &other) return 0;
     return queue((struct step){STEP_ADD, *(void **)args[0], NULL, 0, *(int *)args[1]});
 }

@@ -12,7 +12,10 @@ struct fake_state {
     /* What is alive, and what was done. */
     int n_context, n_stream, n_pinned, n_graph, n_exec, n_event, n_module;
     size_t n_byte;
-    int capturing, n_wait, n_record, n_plain, n_chain, dynamic_shared;
+    int capturing, n_wait, n_record, n_plain, n_chain, dynamic_shared, n_copy;
+    /* A caller's stream (the test sets it), and what was launched on it and waited for. */
+    void *lent;
+    int n_lent, n_lent_wait;
 };
 
 /* As the driver lays it out: written down a second time, so that a slip in cuda/driver.h is seen. */

@@ -297,7 +297,7 @@ MOTE_FN void chain_launch()
 #endif
 }
 
-#else // the host: what tile.cuh uses, by definition
+#else // the host: what tile.cuh and mxfp4.cuh use, by definition
 
 #include <string.h>
 
@@ -351,6 +351,10 @@ template <class To, class From> inline To same_bits(From from)
 MOTE_FN float bits_float(u32 bits)
 {
     return same_bits<float>(bits);
+}
+MOTE_FN u32 float_bits(float v)
+{
+    return same_bits<u32>(v);
 }
 template <class T> inline T load_as(const void *p)
 {

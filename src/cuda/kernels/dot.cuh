@@ -290,7 +290,10 @@ template <int UNITS, int ROWS> struct SharedRows {
         }
         copy_commit();
     }
-    __device__ __forceinline__ mote_step_act view() { return {(signed char *)q, (float *)scale}; }
+    __device__ __forceinline__ mote_step_act view(int rounding = MOTE_ROUND_I16)
+    {
+        return {(signed char *)q, (float *)scale, rounding};
+    }
 };
 
 #endif

@@ -131,7 +131,7 @@ __device__ __forceinline__ void linear(const LinearOuts &job, const mote_step_ac
     if constexpr (NORM) {
         NormRow<T::UNITS> row;
         row.take(normed, square);
-        x = shared_row.view();
+        x = shared_row.view(act.rounding);
         row.template quantise<T::ZERO != 0 || T::HAS_MIN>(x);
     } else {
         chain_wait();

@@ -1,7 +1,8 @@
 // prefill_gate_up.cu: the first half of an expert block for steps of many rows: h = activation(gate x, up x), as operands
 // of the second half. Constants: W0, W1: template arguments of gate's and up's Tile<> before K (without a gate both are
-// up's); COLS, columns; X_BF16, what x is copied as; H_BF16, what down reads; ACTIVATION, LIMIT (expert.cuh).
+// up's); COLS, columns; X_BF16, what x is copied as; H_TYPE, what h is (prefill_half.cuh); ACTIVATION, LIMIT (expert.cuh).
 #include "expert.cuh"
+#include "mxfp4.cuh"
 #include "prefill_expert.cuh"
 #include "prefill_loop.cuh"
 #include "prefill_store.cuh"
@@ -14,31 +15,63 @@ struct GateUp {
     int n_ff, h_stride;
 };
 
-// As down reads it.
+// As down reads it, but for MXFP4's rounding.
 MOTE_FN float hidden(float gate, float up)
 {
     float v = activation(ACTIVATION, LIMIT, gate, up);
-    return H_BF16 ? v : clamp_to_half(v * HIDDEN_DOWN);
+    return H_TYPE == AS_F16 ? clamp_to_half(v * HIDDEN_DOWN) : v;
 }
 
 // A block has 128 rows of gate and the same of up, or 256 of up: UP_ROWS of h. A warp of two tiles has both of the same
 // rows. Grid: (UP_ROWS, pieces).
 constexpr int UP_ROWS = is_gated(ACTIVATION) ? 128 : 256;
 
-// Columns g, g + 8 of a tile of h for tokens 8 b .., from sums of gate and up.
-template <int N> MOTE_FN void put_hidden(const GateUp &job, int4 piece, int tile, int b, const float gate[4], const float up[4])
+// Columns g, g + 8 of a tile of h for tokens 8 b .., v, from sums of gate and up; 0 from n_ff on.
+template <int N> MOTE_FN void make_hidden(const GateUp &job, int tile, int b, const float gate[4], const float up[4], float v[4])
 {
     int g = threadIdx.x % 32 / 4, token = 8 * b + 2 * (threadIdx.x % 4);
-    if (tile * 16 >= job.h_stride) return;
-    float v[4];
     MOTE_UNROLL
     for (int j = 0; j < 4; j++) {
         float scale = shared_scale<N>()[token + (j & 1)];
         v[j] = hidden(gate[j] * scale, up[j] * scale);
         if (tile * 16 + g + 8 * (j >> 1) >= job.n_ff) v[j] = 0;
     }
+}
+MOTE_FN void put_hidden(const GateUp &job, int4 piece, int tile, int b, const float v[4])
+{
+    int token = 8 * b + 2 * (threadIdx.x % 4);
+    if (tile * 16 >= job.h_stride) return;
     u16 *to = job.h + (size_t)(piece.y + token) * job.h_stride;
-    store_halves<H_BF16>(v, tile, token < piece.z ? to : nullptr, token + 1 < piece.z ? to + job.h_stride : nullptr);
+    store_halves<H_TYPE>(v, tile, token < piece.z ? to : nullptr, token + 1 < piece.z ? to + job.h_stride : nullptr);
+}
+
+// MXFP4: a block of 32 columns is two tiles, of warps that stand next to each other: they show each other the largest
+// magnitude (its bits) of each token. [warps x tiles][N], behind what meet_parts hands over.
+template <int N> MOTE_FN u32 *shared_most(int tile) { return (u32 *)(shared + N * 512) + tile * N; }
+
+// Those of one tile of the block, tokens 8 b ..; when all have met, rounded by what both show.
+template <int N> MOTE_FN void show_most(int tile, int b, const float v[4])
+{
+    int lane = threadIdx.x % 32;
+    u32 most[2];
+    MOTE_UNROLL
+    for (int j = 0; j < 2; j++) {
+        most[j] = max(float_bits(v[j]) & 0x7FFFFFFFu, float_bits(v[2 + j]) & 0x7FFFFFFFu);
+        MOTE_UNROLL
+        for (int i = 4; i < 32; i *= 2) most[j] = max(most[j], __shfl_xor_sync(~0u, most[j], i)); // the lanes of t
+    }
+    if (lane < 4) *(uint2 *)(shared_most<N>(tile) + 8 * b + 2 * lane) = make_uint2(most[0], most[1]);
+}
+template <int N> MOTE_FN void round_hidden(int tile, int b, float v[4])
+{
+    int token = 8 * b + 2 * (threadIdx.x % 4);
+    MOTE_UNROLL
+    for (int j = 0; j < 2; j++) {
+        int exponent = mxfp4_exponent(max(shared_most<N>(tile)[token + j], shared_most<N>(tile ^ 1)[token + j]));
+        float scale = mxfp4_scale(exponent), inverse = mxfp4_inverse(exponent);
+        v[j] = mxfp4_value(v[j], inverse) * scale;
+        v[2 + j] = mxfp4_value(v[2 + j], inverse) * scale;
+    }
 }
 
 template <int TILES, int N> MOTE_FN void gate_up(const GateUp &job, int4 piece, int most)
@@ -65,17 +98,43 @@ template <int TILES, int N> MOTE_FN void gate_up(const GateUp &job, int4 piece, 
     float acc[TILES][N / 2];
     multiply_rows<T0, T1, TILES, N>(ring, record, acc);
     piece = piece_of(job.list, blockIdx.y, most); // again: not a register through the loop
-    if constexpr (APART) {
-        meet_parts<N, THREADS / 2>(acc[0], (float *)shared, piece.z, [&](int b, const float *gate, const float *up) {
-            put_hidden<N>(job, piece, tile, b, gate, up);
+    auto each = [&](auto take) { // take(i, b, gate, up): of the warp's tile i of h and tokens 8 b ..
+        if constexpr (APART) {
+            meet_parts<N, THREADS / 2>(acc[0], (float *)shared, piece.z,
+                                       [&](int b, const float *gate, const float *up) { take(0, b, gate, up); });
+        } else {
+            MOTE_UNROLL
+            for (int i = 0; i < UP_ROWS / 16 / WARPS; i++)
+                MOTE_UNROLL
+                for (int b = 0; b < N / 8; b++) {
+                    if (8 * b >= piece.z) break;
+                    take(i, b, acc[i] + 4 * b, acc[UP_ROWS == 128 ? 1 : i] + 4 * b);
+                }
+        }
+    };
+    if constexpr (H_TYPE != AS_MXFP4) {
+        each([&](int i, int b, const float *gate, const float *up) {
+            float v[4];
+            make_hidden<N>(job, tile + i * WARPS, b, gate, up, v);
+            put_hidden(job, piece, tile + i * WARPS, b, v);
         });
     } else {
+        constexpr int OWN = APART ? 1 : UP_ROWS / 16 / WARPS, EACH = APART ? N / 16 : N / 8;
+        int first = APART ? warp / 8 * EACH : 0;
+        float h[OWN][EACH][4];
+        if (!APART) __syncthreads(); // nobody reads tokens in shared memory any more
+        each([&](int i, int b, const float *gate, const float *up) {
+            make_hidden<N>(job, tile + i * WARPS, b, gate, up, h[i][b % EACH]);
+            show_most<N>(warp + i * WARPS, b, h[i][b % EACH]);
+        });
+        __syncthreads();
         MOTE_UNROLL
-        for (int i = 0; i < UP_ROWS / 16 / WARPS; i++)
+        for (int i = 0; i < OWN; i++)
             MOTE_UNROLL
-            for (int b = 0; b < N / 8; b++) {
-                if (8 * b >= piece.z) break;
-                put_hidden<N>(job, piece, tile + i * WARPS, b, acc[i] + 4 * b, acc[UP_ROWS == 128 ? 1 : i] + 4 * b);
+            for (int k = 0; k < EACH; k++) {
+                if (8 * (first + k) >= piece.z) break;
+                round_hidden<N>(warp + i * WARPS, first + k, h[i][k]);
+                put_hidden(job, piece, tile + i * WARPS, first + k, h[i][k]);
             }
     }
 }

@@ -12,6 +12,9 @@
 #define PREFILL_HALF_CUH
 #include "common.cuh"
 
+// What activations are copied as: f16 (see below), bf16 as they are, or numbers of MXFP4 (mxfp4.cuh), which bf16 holds exactly.
+enum { AS_F16, AS_BF16, AS_MXFP4 };
+
 // What f16 operands are multiplied by, so that neither small scales nor their products with a code are lost to f16's
 // short exponent: weights up to +-1023 are right, from 2^-20 on to f16's full precision. Activations are brought to
 // +-1024 row by row (x_scale undoes it); what gate_up leaves for down is divided by 16 and saturates at +-1e6.

@@ -1,12 +1,10 @@
 // prefill_step.cu: what steps of many rows need around their products: activations in half precision, pairs of (row,
 // expert) in the order of experts with a list of pieces, and the sum over a row's experts. No constants.
-//
-// One idea: nothing here depends on the order in which threads run: a pair's place is counted, not raced for.
 #include "expert.cuh"
+#include "mxfp4.cuh"
+#include "pair_sort.cuh"
 #include "prefill_half.cuh"
 #include "prefill_int8.cuh"
-
-extern __shared__ __align__(1024) u8 shared[];
 
 // ---- activations ----
 
@@ -16,9 +14,8 @@ struct Convert {
     float *scale; // halves: [n_row]: the way back
     float2 *group; // bytes: [n_row][groups]
     int n_row, n_col;
-    int type; // f16: a row's largest value is brought to 512 .. 1024; bf16: as it is; or the columns of a group of bytes
+    int type; // of prefill_half.cuh (f16: a row's largest value is brought to 512 .. 1024); or the columns of a group of bytes
 };
-enum { TO_F16, TO_BF16 };
 enum { CONVERT_ROWS = 4, ROW_THREADS = 256, CONVERT_THREADS = CONVERT_ROWS * ROW_THREADS };
 
 // Rows first .. of a block, a warp a group.
@@ -37,6 +34,26 @@ MOTE_FN void convert_bytes(const Convert &job, int first)
         else int8_unit(four, unit, job.n_col, q, group);
 }
 
+// Four columns of each eight, v [4], of a block of 32 to MXFP4; the thread of lane ^ 2 has the others.
+MOTE_FN void round_block(float4 v[4])
+{
+    u32 most = 0;
+    MOTE_UNROLL
+    for (int t = 0; t < 4; t++) {
+        u32 x = float_bits(v[t].x) & 0x7FFFFFFFu, y = float_bits(v[t].y) & 0x7FFFFFFFu;
+        u32 z = float_bits(v[t].z) & 0x7FFFFFFFu, w = float_bits(v[t].w) & 0x7FFFFFFFu;
+        most = max(most, max(max(x, y), max(z, w)));
+    }
+    most = max(most, __shfl_xor_sync(~0u, most, 2));
+    int exponent = mxfp4_exponent(most);
+    float scale = mxfp4_scale(exponent), inverse = mxfp4_inverse(exponent);
+    MOTE_UNROLL
+    for (int t = 0; t < 4; t++) {
+        v[t].x = mxfp4_value(v[t].x, inverse) * scale, v[t].y = mxfp4_value(v[t].y, inverse) * scale;
+        v[t].z = mxfp4_value(v[t].z, inverse) * scale, v[t].w = mxfp4_value(v[t].w, inverse) * scale;
+    }
+}
+
 // The same to halves. A thread turns out 16 bytes: every other of four columns of each eight.
 MOTE_FN void convert_halves(const Convert &job, int first)
 {
@@ -46,7 +63,7 @@ MOTE_FN void convert_halves(const Convert &job, int first)
     const float *x = job.x + (size_t)row * job.n_col;
     u16 *out = (u16 *)job.out + (size_t)row * padded;
     float up = 1, down = 1;
-    if (job.type == TO_F16) {
+    if (job.type == AS_F16) {
         float m = 0;
         for (int c = thread * 4; there && c < job.n_col; c += ROW_THREADS * 4) {
             float4 v = *(const float4 *)(x + c);
@@ -62,23 +79,26 @@ MOTE_FN void convert_halves(const Convert &job, int first)
     }
     if (!there) return;
     if (thread == 0) job.scale[row] = down;
-    for (int i = thread; i < padded / 8; i += ROW_THREADS) {
+    for (int i = thread; i / 32 * 32 < padded / 8; i += ROW_THREADS) { // whole warps
         int base = i / 4 * 32 + i % 4 / 2 * 4;
-        u32 w[4] = {0, 0, 0, 0};
-        if (base < job.n_col)
-            MOTE_UNROLL
-            for (int t = 0; t < 4; t++) {
-                float4 v = *(const float4 *)(x + base + 8 * t);
-                float low = i & 1 ? v.y : v.x, high = i & 1 ? v.w : v.z;
-                w[t] = job.type == TO_BF16 ? pack_bf16x2(low, high) : pack_half2(low * up, high * up);
-            }
-        *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
+        float4 v[4];
+        u32 w[4];
+        MOTE_UNROLL
+        for (int t = 0; t < 4; t++)
+            v[t] = base < job.n_col ? *(const float4 *)(x + base + 8 * t) : make_float4(0, 0, 0, 0);
+        if (job.type == AS_MXFP4) round_block(v);
+        MOTE_UNROLL
+        for (int t = 0; t < 4; t++) {
+            float low = i & 1 ? v[t].y : v[t].x, high = i & 1 ? v[t].w : v[t].z;
+            w[t] = job.type == AS_F16 ? pack_half2(low * up, high * up) : pack_bf16x2(low, high);
+        }
+        if (i < padded / 8) *(uint4 *)(out + 8 * i) = make_uint4(w[0], w[1], w[2], w[3]);
     }
 }
 
 MOTE_FN void convert_rows(const Convert &job, int first)
 {
-    if (job.type > TO_BF16) convert_bytes(job, first);
+    if (job.type > AS_MXFP4) convert_bytes(job, first);
     else convert_halves(job, first);
 }
 
@@ -88,134 +108,6 @@ extern "C" __global__ void __launch_bounds__(CONVERT_THREADS, 1) prefill_convert
     chain_launch();
     chain_wait();
     convert_rows(job, blockIdx.x * CONVERT_ROWS);
-}
-
-// ---- pairs by expert ----
-
-struct Sort {
-    const int *ids; // [n_pair]: of pair row * n_used + s
-    int *row_of;    // [place]: row of the pair that stands there
-    int *place;     // [pair]: where it stands: in the order of experts, those of one in the order of pairs
-    int4 *piece;    // [n_piece]: {expert, first place, pairs, 0}: up to `width` neighbours of one expert
-    int *n_piece;
-    int n_pair, n_used, n_expert, width;
-    int n_warp; // of a block that take part: as many as have room for their counts
-    int n_part; // blocks that share the pairs: each counts all of them for itself and places its own
-};
-
-MOTE_FN int expert_of(const int *ids, int pair, int n_expert)
-{
-    return min((u32)ids[pair], (u32)n_expert - 1); // routing checked them; no memory but our own all the same
-}
-
-// The lanes whose number (of so many bits) is this lane's. As fast as its bits; MATCH.ANY takes turns among all warps.
-MOTE_FN u32 lanes_of(u32 number, int bits)
-{
-    u32 lanes = ~0u;
-    for (int b = 0; b < bits; b++) {
-        u32 one = __ballot_sync(~0u, number >> b & 1);
-        lanes &= number >> b & 1 ? one : ~one;
-    }
-    return lanes;
-}
-
-// The experts of a thread's next pairs, n_expert past the end: all under way at once.
-constexpr int AT_ONCE = 8;
-MOTE_FN void take_experts(const Sort &job, int first, int step, int end, int e[AT_ONCE])
-{
-    MOTE_UNROLL
-    for (int j = 0; j < AT_ONCE; j++) {
-        int i = first + step * j;
-        e[j] = i < end ? expert_of(job.ids, i, job.n_expert) : job.n_expert;
-    }
-}
-
-MOTE_FN int whole_warps(int n, int parts) { return ((n + parts - 1) / parts + 31) / 32 * 32; }
-
-// Part `part` of the pairs, by one block; every warp owns a run of them. Shared memory: [n_warp][n_expert] counts, [n_expert]
-// pairs of the parts before, [2][n_expert + 1] starts.
-MOTE_FN void sort_pairs(const Sort &job, int part)
-{
-    int *counts = (int *)shared;
-    int n_expert = job.n_expert, n_warp = job.n_warp, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int *count = counts + warp * n_expert, *before = counts + n_warp * n_expert, *start = before + n_expert,
-        *first_piece = start + n_expert + 1;
-    int own = whole_warps(job.n_pair, job.n_part), part_begin = min(part * own, job.n_pair), part_end = min(part_begin + own, job.n_pair);
-    int run = whole_warps(own, n_warp), begin = min(part_begin + warp * run, part_end), end = min(begin + run, part_end);
-    if (warp >= n_warp) end = begin; // only helps where nobody owns anything
-    for (int i = threadIdx.x; i < (n_warp + 2) * n_expert; i += blockDim.x) counts[i] = 0;
-    __syncthreads();
-    int e[AT_ONCE], bits = 32 - __clz(n_expert);
-    for (int base = 0; base < job.n_pair; base += AT_ONCE * (int)blockDim.x) {
-        take_experts(job, base + threadIdx.x, blockDim.x, job.n_pair, e);
-        MOTE_UNROLL
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (e[j] == n_expert) continue;
-            atomicAdd(start + e[j], 1); // the total, for now
-            if (base + (int)(threadIdx.x + j * blockDim.x) < part_begin) atomicAdd(before + e[j], 1);
-        }
-    }
-    for (int base = begin; base < end; base += AT_ONCE * 32) {
-        take_experts(job, base + lane, 32, end, e);
-        MOTE_UNROLL
-        for (int j = 0; j < AT_ONCE; j++)
-            if (e[j] < n_expert) atomicAdd(count + e[j], 1);
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < n_expert; e += blockDim.x) { // counts become where a warp's pairs start
-        int sum = before[e];
-        for (int w = 0; w < n_warp; w++) {
-            int n = counts[w * n_expert + e];
-            counts[w * n_expert + e] = sum;
-            sum += n;
-        }
-    }
-    __syncthreads();
-    if (warp == 0) { // totals become starts, of pairs and of pieces
-        int pairs = 0, pieces = 0;
-        for (int base = 0; base < n_expert; base += 32) {
-            int e = base + lane, n = e < n_expert ? start[e] : 0, p = (n + job.width - 1) / job.width;
-            int n_sum = n, p_sum = p;
-            MOTE_UNROLL
-            for (int i = 1; i < 32; i *= 2) {
-                int n_up = __shfl_up_sync(~0u, n_sum, i), p_up = __shfl_up_sync(~0u, p_sum, i);
-                if (lane >= i) n_sum += n_up, p_sum += p_up;
-            }
-            if (e < n_expert) start[e] = pairs + n_sum - n, first_piece[e] = pieces + p_sum - p;
-            pairs += __shfl_sync(~0u, n_sum, 31), pieces += __shfl_sync(~0u, p_sum, 31);
-        }
-        if (lane == 0) {
-            start[n_expert] = pairs, first_piece[n_expert] = pieces;
-            if (part == 0) *job.n_piece = pieces;
-        }
-    }
-    __syncthreads();
-    for (int base = begin; base < end; base += AT_ONCE * 32) {
-        take_experts(job, base + lane, 32, end, e);
-        MOTE_UNROLL
-        for (int j = 0; j < AT_ONCE; j++) {
-            int i = base + 32 * j + lane;
-            u32 equals = lanes_of((u32)e[j], bits), before = equals & ((1u << lane) - 1);
-            int to = e[j] < n_expert ? start[e[j]] + count[e[j]] + __popc(before) : 0;
-            __syncwarp();
-            if (e[j] < n_expert) {
-                job.place[i] = to;
-                job.row_of[to] = i / job.n_used;
-                if (!before) count[e[j]] += __popc(equals);
-            }
-            __syncwarp();
-        }
-    }
-    for (int p = part * blockDim.x + threadIdx.x; p < first_piece[n_expert]; p += job.n_part * blockDim.x) {
-        int low = 0, high = n_expert - 1; // the last expert whose pieces start at p or before
-        while (low < high) {
-            int middle = (low + high + 1) / 2;
-            if (first_piece[middle] <= p) low = middle;
-            else high = middle - 1;
-        }
-        int first = start[low] + (p - first_piece[low]) * job.width;
-        job.piece[p] = make_int4(low, first, min(job.width, start[low + 1] - first), 0);
-    }
 }
 
 // An expert block's beginning: the first blocks sort, the others convert. Grid: n_part + rows / 4.

@@ -1,5 +1,5 @@
 // rows.cu: what works on rows of f32 between the products: norm and quantisation of inputs, the unfused activation and
-// weighted sum, rows gathered for the output. Sizes are arguments: these kernels cost nothing but their latency.
+// weighted sum, rows gathered for the output, and rows of other types at the edges of the expert block. Sizes are arguments: these kernels cost nothing but their latency.
 #include "common.cuh"
 #include "act.cuh"
 #include "expert.cuh"
@@ -75,4 +75,35 @@ extern "C" __global__ void combine(const float *product, const float *weights, i
         sum = __fmaf_rn(pair_weight(weights, squash, (int)p), product[p * n_col + c], sum);
     }
     y[row * n_col + c] = sum;
+}
+
+// ---- the edges of the expert block (cuda_edge.c) ----
+
+enum { EDGE_BF16 = 1, EDGE_F16 = 2 }; // mote/float_type.h
+constexpr int EDGE_EACH = 4;          // numbers of a thread, blockDim.x apart
+
+// to[n] = from[n], of type `type`. Grid: n / (EDGE_EACH blockDim.x), rounded up.
+extern "C" __global__ void widen(const u16 *from, int type, i64 n, float *to)
+{
+    chain_launch();
+    chain_wait();
+    i64 first = (i64)blockIdx.x * (EDGE_EACH * blockDim.x) + threadIdx.x;
+    MOTE_UNROLL
+    for (int j = 0; j < EDGE_EACH; j++) {
+        i64 i = first + (i64)j * blockDim.x;
+        if (i < n) to[i] = type == EDGE_BF16 ? bf16_to_float(from[i]) : half_to_float(from[i]);
+    }
+}
+
+// The same back, rounded to nearest even.
+extern "C" __global__ void narrow(const float *from, int type, i64 n, u16 *to)
+{
+    chain_launch();
+    chain_wait();
+    i64 first = (i64)blockIdx.x * (EDGE_EACH * blockDim.x) + threadIdx.x;
+    MOTE_UNROLL
+    for (int j = 0; j < EDGE_EACH; j++) {
+        i64 i = first + (i64)j * blockDim.x;
+        if (i < n) to[i] = (u16)(type == EDGE_BF16 ? pack_bf16x2(from[i], 0) : pack_half2(from[i], 0));
+    }
 }

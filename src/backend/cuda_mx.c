@@ -1,0 +1,259 @@
+/* cuda_mx.c: expert blocks whose weights are MXFP4, on sm_90: which kernels of mx_*.cu run, and the scratch between them.
+ *
+ *   quantise x, sort pairs by expert | gate and up, activated, quantised | down | ordered sum
+ *
+ * Few pairs an expert: integer products at memory's speed (mx_small.cu), any scales. Many: fp8 tensor cores (mx_large.cu).
+ *
+ * Owns no memory of its own: scratch is cut from cuda->prefill_scratch, which never serves two at once.
+ * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
+ * runs dry; the grid depends on the device alone.
+ */
+#include "backend/cuda_backend.h"
+
+/* ---- what the kernels are called with, as they declare it ---- */
+
+struct mx_rows {
+    void *q;
+    float *scale;
+};
+struct quantise_job {
+    const void *x;
+    struct mx_rows small, large;
+    int32_t *wide;
+    int n_row, n_col, is_bf16;
+};
+struct mx_list {
+    struct {
+        const uint64_t *slot;
+        const int32_t *piece, *n_piece, *row_of;
+        int n_pair;
+    } pieces;
+    int32_t *wide;
+    int n_part, is_rest, has_wide;
+};
+struct gate_up_job {
+    struct mx_list list;
+    struct mx_rows x, h;
+};
+struct down_job {
+    struct mx_list list;
+    struct mx_rows h;
+    void *flat;
+};
+struct large_gate_up_job {
+    struct mx_list list;
+    const uint8_t *base;
+    struct mx_rows x;
+    float *h;
+};
+struct large_down_job {
+    struct mx_list list;
+    const uint8_t *base;
+    struct mx_rows h;
+    uint16_t *flat;
+};
+struct sum_job {
+    const void *flat;
+    const int32_t *place;
+    const float *weights;
+    const void *residual;
+    void *y;
+    int n_used, d_model, is_flat_bf16, is_bf16;
+};
+
+enum { BEGIN, QUANTISE, SUM };
+static const struct cuda_text step_text = {.name = "mx_step.cu",
+                                           .kernel = {"mx_begin", "mx_quantise", "mx_sum"}};
+enum { GATE_UP, DOWN };
+static const struct cuda_text small_text = {
+    .name = "mx_small.cu", .kernel = {"mx_small_gate_up", "mx_small_down"}, .shared = 1};
+static const struct cuda_text large_text = {
+    .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
+
+static const int large_width[2] = {64, 192},
+                 large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
+
+/* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9:
+ * 694 us by small ones and 698 by large ones at 3, 855 and 790 at 6; 2,290 by narrow pieces and 2,330 by wide ones at 96). */
+enum { LARGE_FROM = 5, WIDE_FROM = 100 };
+enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
+
+/* ---- scratch ---- */
+
+struct scratch {
+    struct mx_rows x,
+        large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
+    struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
+    float *hidden;             /* [pairs][n_ff]: large_h before it is quantised */
+    void *flat;                /* [pairs][d_model] f32, or bf16 */
+    int32_t *row_of, *place;
+    int32_t *piece, *n_piece, *wide;
+};
+
+static size_t padded(int64_t n_col)
+{
+    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
+}
+
+static void *take(uint8_t *base, size_t *total, size_t n, size_t size)
+{
+    size_t at = *total, bytes;
+    if (at == SIZE_MAX || !mote_mul_size(n, size, &bytes) || !mote_add_size(bytes, 255, &bytes) ||
+        !mote_add_size(at, bytes / 256 * 256, total))
+        *total = SIZE_MAX;
+    return base ? base + at : NULL;
+}
+
+static size_t cut(const struct mote_backend_limits *l, void *base, struct scratch *s)
+{
+    size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = padded(l->d_model),
+           ff = padded(l->n_ff);
+    s->x.q = take(base, &total, row, d);
+    s->x.scale = take(base, &total, row, d / 32 * sizeof(float));
+    s->large_x.q = take(base, &total, row, d);
+    s->large_x.scale = take(base, &total, row, d / UNIT * sizeof(float));
+    s->h.q = take(base, &total, pair, ff);
+    s->h.scale = take(base, &total, pair, ff / 32 * sizeof(float));
+    s->large_h.q = take(base, &total, pair, ff);
+    s->large_h.scale = take(base, &total, pair, ff / UNIT * sizeof(float));
+    s->hidden = take(base, &total, pair, (size_t)l->n_ff * sizeof(float));
+    s->flat = take(base, &total, pair, (size_t)l->d_model * sizeof(float));
+    s->row_of = take(base, &total, pair, sizeof *s->row_of);
+    s->place = take(base, &total, pair, sizeof *s->place);
+    s->piece = take(base, &total, pair / SMALL_WIDTH + (size_t)l->n_expert, 4 * sizeof *s->piece);
+    s->n_piece = take(base, &total, 1, sizeof *s->n_piece);
+    s->wide = take(base, &total, 1, sizeof *s->wide);
+    return total;
+}
+
+size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits)
+{
+    struct scratch ignored;
+    return limits->act_moe >> MOTE_ACT_MXFP4 & 1 ? cut(limits, NULL, &ignored) : 0;
+}
+
+/* ---- programs ---- */
+
+static int is_mxfp4(const struct mote_tile_kind *kind)
+{
+    return kind->code == MOTE_CODE_LUT4 && kind->table == MOTE_TABLE_E2M1 && kind->item == MOTE_ITEM_E8M0 &&
+           !kind->has_factor;
+}
+
+int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first)
+{
+    int fits = 1;
+    for (int p = first; p < CUDA_PROJECTIONS; p++) fits &= is_mxfp4(&kind[p]);
+    return fits;
+}
+
+mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *e)
+{
+    char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
+    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(e->kind, e->first) || e->x_act != MOTE_WISH_MXFP4 ||
+        e->h_act != MOTE_WISH_MXFP4 || cuda->moe_kernels != MOTE_MOE_FUSED)
+        return MOTE_OK;
+    mote_tile_kind_text(&e->kind[CUDA_UP], text);
+    mote_cuda_activation_text(&e->activation, activation);
+    TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
+    TRY(mote_cuda_program(cuda, &small_text, &e->mx_small, "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s",
+                          text, (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes,
+                          activation));
+    for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
+        TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
+                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu %s", text,
+                              (long long)e->d_model, (long long)e->n_ff, large_width[wide],
+                              cuda->info->shared_bytes, activation));
+    e->is_mx = 1;
+    return MOTE_OK;
+}
+
+int mote_cuda_mx_takes(const struct mote_moe *job)
+{
+    int is_one = job->route && job->n_row == 1; /* whose experts kernels choose themselves (cuda_moe.c) */
+    return job->n_used && ((const struct cuda_experts *)job->experts->placed)->is_mx && !job->shared &&
+           !is_one && !job->hidden && job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
+}
+
+/* ---- launches ---- */
+
+static unsigned ceil_div(int64_t a, int64_t b)
+{
+    return (unsigned)((a + b - 1) / b);
+}
+
+mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job)
+{
+    const struct cuda_experts *e = job->experts->placed;
+    struct scratch s;
+    cut(&cuda->limits, cuda->prefill_scratch, &s);
+    cuda->prefill_x_type = -1;
+    int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
+    unsigned n_sm = (unsigned)cuda->info->n_sm;
+    double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
+    int is_large = e->first == CUDA_GATE && mean >= LARGE_FROM, wide = mean >= WIDE_FROM,
+        width = is_large ? large_width[wide] : SMALL_WIDTH;
+    struct mx_rows none = {0};
+    struct quantise_job quantise = {.x = job->x,
+                                    .small = s.x,
+                                    .large = is_large ? s.large_x : none,
+                                    .wide = s.wide,
+                                    .n_row = (int)job->n_row,
+                                    .n_col = (int)job->d_model,
+                                    .is_bf16 = job->x_type == MOTE_BF16};
+    if (is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
+    n_part = n_part < 1 ? 1 : n_part > 16 ? 16 : n_part;
+    struct cuda_sort_job sort = {.ids = job->ids,
+                                 .row_of = s.row_of,
+                                 .place = s.place,
+                                 .piece = s.piece,
+                                 .n_piece = s.n_piece,
+                                 .wide = e->wide,
+                                 .fault = cuda->fault,
+                                 .n_pair = n_pair,
+                                 .n_used = job->n_used,
+                                 .n_expert = e->n_expert,
+                                 .width = width,
+                                 .n_warp = mote_cuda_sort_warps(e->n_expert),
+                                 .n_part = n_part};
+    void *begin_args[] = {&quantise, &sort};
+    int64_t units = job->n_row * (int64_t)(padded(job->d_model) / UNIT);
+    TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1,
+                      1, BEGIN_BLOCK, mote_cuda_sort_shared(sort.n_warp, e->n_expert), begin_args));
+    struct mx_list list = {.pieces = {e->slot, s.piece, s.n_piece, s.row_of, n_pair},
+                           .wide = s.wide,
+                           .n_part = (width + SMALL_WIDTH - 1) / SMALL_WIDTH,
+                           .is_rest = is_large,
+                           .has_wide = e->n_wide > 0};
+    size_t shared = cuda->info->shared_bytes;
+    if (is_large) {
+        unsigned block = (unsigned)large_block[wide];
+        struct large_gate_up_job up = {list, e->base, s.large_x, s.hidden};
+        struct quantise_job hidden = {
+            .x = s.hidden, .large = s.large_h, .wide = s.wide, .n_row = n_pair, .n_col = (int)e->n_ff};
+        struct large_down_job down = {list, e->base, s.large_h, s.flat};
+        void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
+        TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
+        TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
+                          ceil_div(n_pair * (int64_t)(padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1, 1,
+                          BEGIN_BLOCK, 0, hidden_args));
+        TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
+    }
+    struct gate_up_job up = {list, s.x, s.h};
+    struct down_job down = {list, s.h, s.flat};
+    void *up_args[] = {&up}, *down_args[] = {&down};
+    TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
+    TRY(mote_cuda_run(cuda, e->mx_small, DOWN, n_sm, 1, 1, SMALL_BLOCK, shared, down_args));
+    struct sum_job sum = {.flat = s.flat,
+                          .place = s.place,
+                          .weights = job->weights,
+                          .residual = job->residual,
+                          .y = job->y,
+                          .n_used = job->n_used,
+                          .d_model = (int)job->d_model,
+                          .is_flat_bf16 = is_large,
+                          .is_bf16 = job->y_type == MOTE_BF16};
+    void *sum_args[] = {&sum};
+    return mote_cuda_run(cuda, cuda->mx_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1,
+                         256, 0, sum_args);
+}

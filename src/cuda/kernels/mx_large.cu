@@ -1,0 +1,453 @@
+// mx_large.cu: the expert block of MXFP4 weights and MXFP4 activations for experts with many tokens, sm_90a: both operands are
+// e4m3, exactly, for the fp8 tensor cores.
+//
+//   mx_large_gate_up   h = activation(gate x, up x), f32, of pairs (row, expert) in the order of experts
+//   mx_large_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
+//
+// A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
+// stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
+// apart costs as many instructions for 16 tokens as for 192, and is what there is least room for: where experts have many tokens,
+// two groups take 192 of them in four parts and make the next operands while products are under way; where they have few, four
+// groups hide each other's latencies. The fp8 accumulator keeps about 14 bits, so a unit's products are added up in f32 with the
+// tokens' scale.
+//
+// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
+// of a piece, 64 or 192; MX_SHARED.
+#include "expert.cuh"
+#include "mx_act.cuh"
+#include "mx_ring.cuh"
+#include "mx_wgmma.cuh"
+#include "tile.cuh"
+
+constexpr int FILLERS = 128, GROUP = 128; // threads
+constexpr int GROUPS = WIDTH == 64 ? 4 : 2, PARTS = WIDTH == 64 ? 1 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
+static_assert(PARTS == 1 || PARTS % 2 == 0, "the sums of a part and of the next would meet");
+constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
+constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
+constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
+
+// A stage: tokens [WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
+// tokens' scales [WIDTH].
+struct Stage {
+    static constexpr int CODE = WIDTH * 128, ITEM = CODE + TILES * 1024, BASE = ITEM + TILES * 64, SCALE = BASE + ROWS,
+                         BYTES = (SCALE + WIDTH * 4 + 1023) / 1024 * 1024;
+};
+// Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
+constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16, DOWN_ROW = 64 + 8;
+constexpr int OUT_BYTES = UP_SLICE * UP_ROW * 4;
+static_assert(GROUPS * DOWN_SLICE * DOWN_ROW * 2 <= OUT_BYTES, "");
+constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES; // the rest: barriers, what a kernel keeps of its own
+
+struct Ring : Stages<STAGES, Stage::BYTES> {
+    // The kernels' beginning: returns how many pieces there are, 0 if none is theirs. All threads must be told the same, while other
+    // blocks may be about to say otherwise.
+    MOTE_FN int begin(const MxList &list)
+    {
+        u32 at = shared_address(shared);
+        int *n_piece = (int *)(shared + STAGES * (Stage::BYTES + 16) + OUT_BYTES); // behind the barriers
+        start(at, at + STAGES * Stage::BYTES + OUT_BYTES);
+        if (threadIdx.x == 0) init(FILLERS / 32, CONSUMERS / 32);
+        chain_launch();
+        chain_wait();
+        if (threadIdx.x == 0) *n_piece = *(volatile int *)list.wide ? 0 : *list.pieces.n_piece;
+        __syncthreads();
+        return *n_piece;
+    }
+};
+typedef Sent<STAGES, STAGES - 3> Filled; // one is multiplied, the next one begun
+MOTE_FN u8 *out_buffer() { return shared + STAGES * Stage::BYTES; }
+
+struct MxLargeGateUp {
+    MxList list;
+    const u8 *base; // [n_expert][BASE_BYTES]
+    MxRows x;       // [rows]
+    float *h;       // [n_pair][N_FF]
+};
+struct MxLargeDown {
+    MxList list;
+    const u8 *base;
+    MxRows h;  // [n_pair]
+    u16 *flat; // [n_pair][D_MODEL] bf16
+};
+
+// ---- filling ----
+
+// All units of an item's weights and tokens. record[]: of the first tile of a stage's first half and of its second, each with the
+// others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies.
+template <class T, class RowOf>
+MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
+{
+    using S = Stage;
+    constexpr int HALF = TILES / 2, EACH = WIDTH / 16, SCALES = (WIDTH + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
+    int thread = threadIdx.x, chunk = thread % 8, first = thread / 8;
+    u32 from[EACH];
+    MOTE_UNROLL
+    for (int i = 0; i < EACH; i++) from[i] = (u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * 8) + chunk;
+    u32 scale[SCALES];
+    MOTE_UNROLL
+    for (int i = 0; i < SCALES; i++) scale[i] = (u32)row(min(thread + i * FILLERS, count - 1)) * T::UNITS;
+    const u8 *code[2], *item = (thread / 4 & HALF ? record[1] : record[0]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+    MOTE_UNROLL
+    for (int i = 0; i < 2; i++) code[i] = record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
+    MOTE_ROLLED
+    for (int unit = 0; unit < T::UNITS; unit++, ring.next()) {
+        ring.wait_empty();
+        u32 to = ring.stage();
+        MOTE_UNROLL
+        for (int i = 0; i < HALF; i++) // two tiles at once
+            stage_copy(to + S::CODE + i * 2048 + thread * 16, code[i / (HALF / 2)] + i % (HALF / 2) * 2 * T::BYTES + unit * 1024);
+        if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item + unit * 64);
+        else if (unit == 0 && thread < TILES * 5) {
+            int at = thread - TILES * 4;
+            stage_copy(to + S::BASE + at * 16, (at & HALF ? base[1] : base[0]) + at % HALF * 16);
+        }
+        MOTE_UNROLL
+        for (int i = 0; i < EACH; i++)
+            if (first + 16 * i < count) {
+                int j = first + 16 * i;
+                stage_copy(to + j * 128 + ((chunk ^ j) & 7) * 16, rows.q + ((u64)from[i] + unit * 8) * 16);
+            }
+        MOTE_UNROLL
+        for (int i = 0; i < SCALES; i++) {
+            int j = thread + i * FILLERS;
+            if (j < count)
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + S::SCALE + j * 4), "l"(rows.scale + scale[i] + unit)
+                             : "memory");
+        }
+        filled.add();
+    }
+}
+
+// ---- multiplying ----
+
+// A warp's 16 rows of a unit on their way to operands.
+struct Codes {
+    u32 w[8], step[2]; // step: of sub-block lane % 4, rows g and g + 8
+    // bases: of row g in the low byte, of row g + 8 above it
+    MOTE_FN void load(u32 code, u32 item, u32 bases)
+    {
+        uint4 a = shared16(code), b = shared16(code + 512);
+        int both = (int)shared2(item);
+        w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+        // a block of zeros may have any scale
+        step[0] = (u32)min(max((both & 255) - (int)(bases & 255), 0), MX_WEIGHT_WINDOW);
+        step[1] = (u32)min(max((both >> 8) - (int)(bases >> 8 & 255), 0), MX_WEIGHT_WINDOW);
+    }
+    // Operands of sub-blocks 2 half, 2 half + 1.
+    MOTE_FN void unpack(int half, u32 (&a)[4][4], u32 again) const
+    {
+        MOTE_UNROLL
+        for (int s = 2 * half; s < 2 * half + 2; s++)
+            MOTE_UNROLL
+            for (int r = 0; r < 2; r++) {
+                MxTable table(__shfl_sync(~0u, step[r], (threadIdx.x & 28) | s), again);
+                table.look_up(w[4 * r + s], a[s][r], a[s][2 + r]);
+            }
+    }
+};
+
+template <int N> MOTE_FN void multiply(float (&part)[N / 2], const u32 (&a)[4][4], u32 b)
+{
+    products_begin();
+    MOTE_UNROLL
+    for (int s = 0; s < 4; s++) WgmmaE4M3<N>::add(part, a[s], b + 2 * s, s == 0);
+    products_end();
+}
+
+template <int N> MOTE_FN void add_unit(float (&acc)[N / 2], const float (&part)[N / 2], u32 scale)
+{
+    MOTE_UNROLL
+    for (int b = 0; b < N / 8; b++) {
+        uint2 pair = shared8(scale + 32 * b); // tokens 8 b + 2 t, + 1
+        MOTE_UNROLL
+        for (int j = 0; j < 4; j++) acc[4 * b + j] = __fmaf_rn(part[4 * b + j], bits_float(j & 1 ? pair.y : pair.x), acc[4 * b + j]);
+    }
+}
+
+// acc[part] = 16 rows of this warp's times tokens N part ..; bases: of row g in the low byte, of row g + 8 above it: what rows are
+// to be multiplied by (row_scale).
+//
+// A product takes some 300 cycles from its start to its sum, most of them waiting. With several parts two are under way: each
+// part's is begun before the sum of the part before is waited for, and the next unit's operands are made meanwhile.
+template <class T, int N> struct Multiply {
+    float (&acc)[PARTS][N / 2];
+    Ring &ring;
+    float part[2][N / 2];
+    u32 a[4][4], next[4][4]; // operands of this unit and of the next
+    Codes codes;
+    u32 bases, again;
+    int lane, tile;
+    bool always; // which the compiler does not know: it moves nothing out of a branch
+
+    MOTE_FN Multiply(Ring &r, float (&sums)[PARTS][N / 2]) : acc(sums), ring(r)
+    {
+        lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32, again = opaque(mx_table(12, true));
+        MOTE_UNROLL
+        for (int i = 0; i < PARTS * (N / 2); i++) acc[i / (N / 2)][i % (N / 2)] = 0;
+    }
+    // The ring's next unit: its codes on their way.
+    MOTE_FN void enter()
+    {
+        ring.wait_full();
+        u32 stage = ring.stage();
+        codes.load(stage + Stage::CODE + tile * 1024 + lane * 16, stage + Stage::ITEM + tile * 64 + lane % 4 * 16 + lane / 4 * 2, bases);
+    }
+    MOTE_FN void release(u32 empty)
+    {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty);
+    }
+    MOTE_FN u32 tokens() const { return ring.stage() >> 4 | 1u << 16; } // the lower half of their descriptor
+
+    // A unit. (Over its end the compiler would let no product go on.)
+    MOTE_FN void unit(bool more)
+    {
+        u32 b = tokens(), scale = ring.stage() + Stage::SCALE + lane % 4 * 8, empty = ring.empty();
+        ring.next();
+        multiply<N>(part[0], a, b);
+        MOTE_UNROLL
+        for (int p = 0; p < PARTS; p++) {
+            if (p + 1 < PARTS) multiply<N>(part[(p + 1) & 1], a, b + (p + 1) * N * 8);
+            if (p == 0 && more) enter();
+            if (p > 0 && p < 3 && more && always) codes.unpack(p - 1, next, again);
+            if (p + 1 < PARTS) products_wait<1>();
+            else products_wait<0>();
+            add_unit<N>(acc[p], part[p & 1], scale + p * N * 4);
+        }
+        MOTE_UNROLL
+        for (int i = 0; i < 16; i++) a[i / 4][i % 4] = next[i / 4][i % 4];
+        release(empty);
+    }
+    // The same with one part, where the other groups' products are enough.
+    MOTE_FN void plain_unit(bool more)
+    {
+        u32 scale = ring.stage() + Stage::SCALE + lane % 4 * 8, empty = ring.empty();
+        multiply<N>(part[0], a, tokens());
+        ring.next();
+        products_wait<0>();
+        add_unit<N>(acc[0], part[0], scale);
+        if (more) {
+            enter();
+            codes.unpack(0, a, again);
+            codes.unpack(1, a, again);
+        }
+        release(empty);
+    }
+    MOTE_FN void all_units()
+    {
+        ring.wait_full();
+        u32 low, high, at = ring.stage() + Stage::BASE + tile * 16 + lane / 4;
+        asm volatile("ld.shared.u8 %0, [%1];" : "=r"(low) : "r"(at));
+        asm volatile("ld.shared.u8 %0, [%1];" : "=r"(high) : "r"(at + 8));
+        bases = low | high << 8;
+        always = bases != ~0u; // a base is at most 243
+        enter();
+        codes.unpack(0, a, again);
+        codes.unpack(1, a, again);
+        MOTE_ROLLED
+        for (int u = 0; u < T::UNITS; u++) {
+            if constexpr (PARTS == 1) plain_unit(u + 1 < T::UNITS);
+            else unit(u + 1 < T::UNITS);
+        }
+    }
+};
+MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r & 255) + MX_BASE_SHIFT) << 23); }
+
+// run(part): with part.n, the tokens of a part of a piece of so many.
+template <int N> struct Part {
+    static constexpr int n = N;
+};
+template <class Run> MOTE_FN void with_tokens(int count, Run run)
+{
+    constexpr int MOST = WIDTH / PARTS; // 64, 48
+    if constexpr (WIDTH == 64) {
+        if (count > 32) run(Part<MOST>());
+        else if (count > 16) run(Part<32>());
+        else run(Part<16>());
+    } else {
+        if (count > 2 * MOST + 32) run(Part<MOST>());
+        else if (count > 64) run(Part<32>());
+        else run(Part<16>());
+    }
+}
+
+MOTE_FN void prefetch(const void *at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
+
+// ---- gate and up ----
+
+constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes
+
+template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, int4 piece, int first_column)
+{
+    using T = Tile<W0, D_MODEL>;
+    int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+    float acc[PARTS][N / 2];
+    Multiply<T, N> products(ring, acc);
+    products.all_units();
+    u32 bases = products.bases;
+    float *sums = (float *)out_buffer(); // [token][rows of gate, of up]
+    MOTE_UNROLL
+    for (int slice = 0; slice < PARTS * N / UP_SLICE; slice++) {
+        if (slice * UP_SLICE >= piece.z) break;
+        meet(1, CONSUMERS);
+        MOTE_UNROLL
+        for (int i = 0; i < UP_SLICE / 2; i++) {
+            int at = slice * (UP_SLICE / 2) + i, token = i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
+            sums[token * UP_ROW + warp * 16 + g + 8 * r] = acc[at / (N / 2)][at % (N / 2)] * row_scale(bases, r);
+        }
+        meet(1, CONSUMERS);
+        constexpr int FOURS = HIDDEN / 4; // of a token
+        MOTE_ROLLED
+        for (int i = thread; i < UP_SLICE * FOURS; i += CONSUMERS) {
+            int token = i / FOURS, c = i % FOURS * 4;
+            float4 gate = *(const float4 *)(sums + token * UP_ROW + c), up = *(const float4 *)(sums + token * UP_ROW + HIDDEN + c), h;
+            h.x = activation(ACTIVATION, LIMIT, gate.x, up.x), h.y = activation(ACTIVATION, LIMIT, gate.y, up.y);
+            h.z = activation(ACTIVATION, LIMIT, gate.z, up.z), h.w = activation(ACTIVATION, LIMIT, gate.w, up.w);
+            if (slice * UP_SLICE + token < piece.z && first_column + c < N_FF)
+                *(float4 *)(job.h + (size_t)(piece.y + slice * UP_SLICE + token) * N_FF + first_column + c) = h;
+        }
+    }
+}
+
+// Of a piece that is left to others: who quantises looks at all rows, and must find the same there in every run.
+MOTE_FN void clear_hidden(const MxLargeGateUp &job, int4 piece, int first_column)
+{
+    for (int i = threadIdx.x - FILLERS; i < piece.z * HIDDEN; i += CONSUMERS) {
+        int column = first_column + i % HIDDEN;
+        if (column < N_FF) job.h[(size_t)(piece.y + i / HIDDEN) * N_FF + column] = 0;
+    }
+}
+
+// Registers of the roles; 64 K together, and no more than what the block began with.
+MOTE_FN void set_registers(bool fills)
+{
+    if (WIDTH == 64 && fills) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    else if (WIDTH == 64) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    else if (fills) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    else asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+}
+
+MOTE_FN void gate_up(const MxLargeGateUp &job)
+{
+    using T = Tile<W0, D_MODEL>;
+    Ring ring;
+    int n_piece = ring.begin(job.list), n_item = n_piece * UP_BLOCKS;
+    if (threadIdx.x < FILLERS) {
+        set_registers(true);
+        auto work_of = [&](int item) { return Work(job.list, job.list.pieces.piece[max(min(item / UP_BLOCKS, n_piece - 1), 0)], 0, 1); };
+        Work next = work_of(blockIdx.x);
+        Filled filled;
+        filled.start(ring.barriers);
+        MOTE_ROLLED
+        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+            Work work = next;
+            next = work_of(item + gridDim.x);
+            if (work.piece.w) continue; // the small kernels'
+            int column = item % UP_BLOCKS * HIDDEN;
+            const u8 *record[2], *base[2];
+            MOTE_UNROLL
+            for (int i = 0; i < 2; i++) {
+                record[i] = work.matrix[i] + (size_t)(column / 16) * T::BYTES;
+                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + column;
+            }
+            fill_item<T>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+        }
+        filled.finish();
+    } else {
+        set_registers(false);
+        MOTE_ROLLED
+        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+            int4 piece = job.list.pieces.piece[item / UP_BLOCKS];
+            if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / UP_BLOCKS);
+            if (piece.w) {
+                clear_hidden(job, piece, item % UP_BLOCKS * HIDDEN);
+                continue;
+            }
+            with_tokens(piece.z, [&](auto part) { gate_up_item<part.n>(job, ring, piece, item % UP_BLOCKS * HIDDEN); });
+        }
+    }
+}
+
+// Grid: as many blocks as there are multiprocessors.
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up(const __grid_constant__ MxLargeGateUp job) { gate_up(job); }
+
+// ---- down ----
+
+constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
+
+MOTE_FN void store_transposed(u32 at, const u32 v[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+
+// Each group has rows of its own, and goes its own way at the end: one's results leave under the others' products.
+template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4 piece, int first_row)
+{
+    using T = Tile<W0, N_FF>;
+    constexpr int ROW = DOWN_ROW * 2; // bytes
+    int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
+    float acc[PARTS][N / 2];
+    Multiply<T, N> products(ring, acc);
+    products.all_units();
+    u32 bases = products.bases;
+    u8 *out = out_buffer() + group * (DOWN_SLICE * ROW);
+    u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16;
+    int token = thread % GROUP / 8, chunk = thread % 8, column = first_row + group * 64 + chunk * 8; // 16 bytes a thread
+    MOTE_UNROLL
+    for (int slice = 0; slice < PARTS * N / DOWN_SLICE; slice++) {
+        if (slice * DOWN_SLICE >= piece.z) break;
+        meet(2 + group, GROUP);
+        u32 v[4]; // 8 x 8: tokens 0 .. 7 and rows g, rows g + 8; tokens 8 .. 15
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int r = i & 1, from = slice * (DOWN_SLICE / 2) + (i >> 1) * 4 + 2 * r;
+            const float *sum = &acc[from / (N / 2)][from % (N / 2)];
+            v[i] = pack_bf16x2(sum[0] * row_scale(bases, r), sum[1] * row_scale(bases, r));
+        }
+        store_transposed(to, v);
+        meet(2 + group, GROUP);
+        if (slice * DOWN_SLICE + token < piece.z && column < D_MODEL)
+            *(uint4 *)(job.flat + (size_t)(piece.y + slice * DOWN_SLICE + token) * D_MODEL + column) = *(const uint4 *)(out + token * ROW + chunk * 16);
+    }
+}
+
+MOTE_FN void down(const MxLargeDown &job)
+{
+    using T = Tile<W0, N_FF>;
+    Ring ring;
+    int n_piece = ring.begin(job.list), n_item = n_piece * DOWN_BLOCKS;
+    if (threadIdx.x < FILLERS) {
+        set_registers(true);
+        auto work_of = [&](int item) { return Work(job.list, job.list.pieces.piece[max(min(item / DOWN_BLOCKS, n_piece - 1), 0)], 2, 2); };
+        Work next = work_of(blockIdx.x);
+        Filled filled;
+        filled.start(ring.barriers);
+        MOTE_ROLLED
+        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+            Work work = next;
+            next = work_of(item + gridDim.x);
+            if (work.piece.w) continue; // the small kernels'
+            int block = item % DOWN_BLOCKS;
+            const u8 *record[2], *base[2];
+            MOTE_UNROLL
+            for (int i = 0; i < 2; i++) {
+                record[i] = work.matrix[i] + (size_t)(block * TILES + i * (TILES / 2)) * T::BYTES;
+                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * (ROWS / 2);
+            }
+            fill_item<T>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+        }
+        filled.finish();
+    } else {
+        set_registers(false);
+        MOTE_ROLLED
+        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+            int4 piece = job.list.pieces.piece[item / DOWN_BLOCKS];
+            if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / DOWN_BLOCKS);
+            if (piece.w) continue;
+            with_tokens(piece.z, [&](auto part) { down_item<part.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_down(const __grid_constant__ MxLargeDown job) { down(job); }

@@ -1,0 +1,336 @@
+// mx_small.cu: the expert block of MXFP4 weights for experts with few tokens (up to 8 a piece), sm_90: bound by memory, so
+// weights stream through a ring of shared memory at its speed.
+//
+//   mx_small_gate_up   h = activation(gate x, up x), quantised, of pairs (row, expert) in the order of experts
+//   mx_small_down      flat[pair] = down h, f32, to be weighed and summed in the order of a row's experts (prefill_step.cu)
+//
+// Products are integers: e2m1 doubled is a whole number, so a sum over a block of 32 is exact, and both scales are met once a
+// block: any scales are right, of weights and of activations.
+//
+// A stage is 64 rows of weights x 512 columns and the piece's tokens. Four warps fill; sixteen multiply, in groups of four that
+// take every fourth stage: of gate_up a part of the columns (sums meet at the piece's end), of down 64 rows of their own.
+//
+// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); MX_SHARED, bytes of a block's
+// shared memory.
+#include "expert.cuh"
+#include "mx_act.cuh"
+#include "mx_ring.cuh"
+#include "tile.cuh"
+
+constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, FILLERS = 128, BLOCK = CONSUMERS + FILLERS;
+constexpr int TILES = 4, STAGE_UNITS = 4, MOST = SMALL_PIECE; // tiles and units of a stage, tokens of a piece
+constexpr int CODE_BYTES = TILES * STAGE_UNITS * 1024, SCALE_BYTES = TILES * STAGE_UNITS * 64;
+constexpr int ROW_UNIT = 128, ROW_BYTES = STAGE_UNITS * ROW_UNIT + 32; // + 32: eight rows' words in all banks
+constexpr int ROW_SCALE = STAGE_UNITS * 16 + 16;
+constexpr int AT_SCALE = CODE_BYTES, AT_ROW = AT_SCALE + SCALE_BYTES, AT_ROW_SCALE = AT_ROW + MOST * ROW_BYTES;
+constexpr int STAGE_BYTES = AT_ROW_SCALE + MOST * ROW_SCALE;
+constexpr int SUM_ROW = 64 + 4, SUM_BYTES = 2 * GROUPS * MOST * SUM_ROW * 4; // [2][group][token][rows]: of gate_up
+constexpr int STAGES = (int)((MX_SHARED - SUM_BYTES - 1024) / STAGE_BYTES);
+constexpr bool GATED = is_gated(ACTIVATION);
+constexpr int HIDDEN = GATED ? 32 : 64; // columns of h that a block makes at once
+
+struct MxGateUp {
+    MxList list;
+    MxRows x; // [rows]
+    MxRows h; // [n_pair]
+};
+struct MxDown {
+    MxList list;
+    MxRows h;   // [n_pair]
+    void *flat; // [n_pair][D_MODEL] f32; of the rest bf16
+};
+
+typedef Stages<STAGES, STAGE_BYTES> Ring;
+typedef Sent<STAGES, STAGES - GROUPS - 1> Filled; // a stage for each group, the others on their way
+
+// The kernels' beginning: returns how many parts of pieces there are to look at.
+MOTE_FN int ring_start(Ring &ring, const MxList &list, bool &all_wide)
+{
+    u32 at = shared_address(shared);
+    ring.start(at + SUM_BYTES, at + SUM_BYTES + STAGES * STAGE_BYTES);
+    if (threadIdx.x == 0) ring.init(FILLERS / 32, GROUP_THREADS / 32);
+    chain_launch();
+    chain_wait();
+    all_wide = list.is_rest && *list.wide; // written before this kernel alone
+    __syncthreads();
+    return list.is_rest && !all_wide && !list.has_wide ? 0 : *list.pieces.n_piece * list.n_part;
+}
+
+// The fillers: where a thread's 16 bytes of a stage come from. Of the piece's tokens it has chunk thread % CHUNKS of every
+// AT_ONCEth; some threads have a tile's scale items as well, others a token's scales.
+template <class T> struct Fill {
+    static constexpr int CHUNKS = STAGE_UNITS * ROW_UNIT / 16, AT_ONCE = FILLERS / CHUNKS, EACH = MOST / AT_ONCE;
+    static constexpr int ITEM_THREADS = TILES * STAGE_UNITS * 4;
+    static_assert(FILLERS % CHUNKS == 0 && ITEM_THREADS + MOST * STAGE_UNITS <= FILLERS && STAGE_UNITS * 64 % FILLERS == 0, "");
+    u32 row[EACH], scale_row; // in units
+    int thread, count;
+
+    template <class RowOf> MOTE_FN Fill(int n, RowOf row_of) : thread(threadIdx.x % FILLERS), count(n)
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < EACH; i++) row[i] = (u32)row_of(min(thread / CHUNKS + i * AT_ONCE, count - 1)) * T::UNITS;
+        scale_row = (u32)row_of(min(max(thread - ITEM_THREADS, 0) / STAGE_UNITS, count - 1)) * T::UNITS;
+    }
+
+    // The stage of units unit .. of four tiles, `first` and `second` two neighbours each.
+    MOTE_FN void stage(const Ring &ring, Filled &filled, const u8 *first, const u8 *second, const MxRows &rows, int unit) const
+    {
+        int n = min(STAGE_UNITS, T::UNITS - unit);
+        ring.wait_empty();
+        u32 to = ring.stage();
+        MOTE_UNROLL
+        for (int i = 0; i < TILES; i++)
+            MOTE_UNROLL
+            for (int j = 0; j < STAGE_UNITS * 64 / FILLERS; j++) {
+                int at = thread + j * FILLERS;
+                const u8 *record = (i < 2 ? first : second) + i % 2 * T::BYTES;
+                if (T::UNITS % STAGE_UNITS == 0 || at < n * 64)
+                    stage_copy(to + i * (STAGE_UNITS * 1024) + at * 16, record + unit * 1024 + at * 16);
+            }
+        if (thread < ITEM_THREADS) {
+            int tile = thread / (STAGE_UNITS * 4), at = thread % (STAGE_UNITS * 4);
+            const u8 *record = (tile < 2 ? first : second) + tile % 2 * T::BYTES;
+            if (at < n * 4)
+                stage_copy(to + AT_SCALE + tile * (STAGE_UNITS * 64) + at * 16, record + T::AT_SCALE + unit * 64 + at * 16);
+        } else {
+            int token = (thread - ITEM_THREADS) / STAGE_UNITS, at = thread % STAGE_UNITS;
+            if (token < count && at < n)
+                stage_copy(to + AT_ROW_SCALE + token * ROW_SCALE + at * 16, rows.scale + ((size_t)scale_row + unit + at) * 4);
+        }
+        int at = thread % CHUNKS;
+        MOTE_UNROLL
+        for (int i = 0; i < EACH; i++) {
+            int token = thread / CHUNKS + i * AT_ONCE;
+            if (token < count && at < n * (ROW_UNIT / 16))
+                stage_copy(to + AT_ROW + token * ROW_BYTES + at * 16, rows.q + ((size_t)row[i] + unit) * ROW_UNIT + at * 16);
+        }
+        filled.add();
+    }
+};
+
+constexpr u32 MAGIC = 0x4B400000; // 1.5 * 2^23: below it integers of 22 bits are floats
+MOTE_FN float whole(int v) { return bits_float((u32)v) - bits_float(MAGIC); } // v: MAGIC and an integer
+
+// A unit of a warp's tile: codes as operands, and the scales of sub-block lane % 4, rows g and g + 8.
+template <class T> MOTE_FN void unpack(u32 code, u32 item, u32 (&a)[4][4], float (&scale)[2])
+{
+    typename T::Raw raw;
+    uint4 first = shared16(code), second = shared16(code + 512);
+    raw.code[0] = first.x, raw.code[1] = first.y, raw.code[2] = first.z, raw.code[3] = first.w;
+    raw.code[4] = second.x, raw.code[5] = second.y, raw.code[6] = second.z, raw.code[7] = second.w;
+    u32 both = shared2(item);
+    MOTE_UNROLL
+    for (int r = 0; r < 2; r++) {
+        u32 bits = (both << (r ? 15 : 23)) & 0x7F800000;
+        scale[r] = bits_float(max(bits, 0x00400000)); // 0 is the subnormal 2^-127
+    }
+    T::template codes<false>(raw, nullptr, threadIdx.x % 32, a);
+}
+
+// acc[2 r + j] += a stage: row g + 8 r of the warp's tile, token 2 t + j.
+template <class T> MOTE_FN void multiply_tokens(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
+{
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    row += g * ROW_BYTES + 8 * t, row_scale += 2 * t * ROW_SCALE;
+    MOTE_ROLLED
+    for (int u = 0; u < n_unit; u++) {
+        u32 a[4][4];
+        float own[2], x_scale[2][4];
+        unpack<T>(code + u * 1024, item + u * 64, a, own);
+        MOTE_UNROLL
+        for (int j = 0; j < 2; j++) {
+            uint4 v = shared16(row_scale + j * ROW_SCALE + u * 16);
+            x_scale[j][0] = bits_float(v.x), x_scale[j][1] = bits_float(v.y), x_scale[j][2] = bits_float(v.z), x_scale[j][3] = bits_float(v.w);
+        }
+        MOTE_UNROLL
+        for (int s = 0; s < 4; s++) {
+            float scale[2];
+            MOTE_UNROLL
+            for (int r = 0; r < 2; r++) scale[r] = __shfl_sync(~0u, own[r], (lane & 28) | s);
+            uint2 b = shared8(row + u * ROW_UNIT + s * 32);
+            int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
+            mma_s8(c, a[s], b.x, b.y);
+            MOTE_UNROLL
+            for (int j = 0; j < 4; j++) acc[j] = __fmaf_rn(scale[j >> 1], whole(c[j]) * x_scale[j & 1][s], acc[j]);
+        }
+    }
+}
+
+// The same for a piece of FEW tokens: the eight columns of a product are then the four sub-blocks of each of them, one not 0 at a
+// time, so that scales are met once a unit, each by the lane that has them. What is added to acc is sub-block t's share.
+constexpr int FEW = 2;
+template <class T> MOTE_FN void multiply_few(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
+{
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4; // column g: sub-block g / 2, token g % 2
+    row += g % 2 * ROW_BYTES + g / 2 * 32 + 8 * t, row_scale += 4 * t;
+    u32 is[4];
+    MOTE_UNROLL
+    for (int s = 0; s < 4; s++) is[s] = opaque(g / 2 == s);
+#pragma unroll 2
+    for (int u = 0; u < n_unit; u++) {
+        u32 a[4][4];
+        float own[2];
+        unpack<T>(code + u * 1024, item + u * 64, a, own);
+        uint2 x = shared8(row + u * ROW_UNIT);
+        int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
+        MOTE_UNROLL
+        for (int s = 0; s < 4; s++) mma_s8(c, a[s], x.x * is[s], x.y * is[s]);
+        float x_scale[2];
+        MOTE_UNROLL
+        for (int j = 0; j < FEW; j++) x_scale[j] = bits_float(shared4(row_scale + j * ROW_SCALE + u * 16));
+        MOTE_UNROLL // scale by scale: a block of zeros may have any, and 0 times their product could be no number
+        for (int r = 0; r < 2; r++)
+            MOTE_UNROLL
+            for (int j = 0; j < FEW; j++) acc[2 * r + j] = __fmaf_rn(own[r], x_scale[j] * whole(c[2 * r + j]), acc[2 * r + j]);
+    }
+}
+
+// A stage of `count` tokens.
+template <class T> MOTE_FN void multiply(u32 stage, int n_unit, int count, float (&acc)[4])
+{
+    int lane = threadIdx.x % 32, tile = threadIdx.x / 32 % TILES;
+    u32 code = stage + tile * (STAGE_UNITS * 1024) + lane * 16;
+    u32 item = stage + AT_SCALE + tile * (STAGE_UNITS * 64) + lane % 4 * 16 + lane / 4 * 2;
+    if (count <= FEW) multiply_few<T>(code, item, stage + AT_ROW, stage + AT_ROW_SCALE, n_unit, acc);
+    else multiply_tokens<T>(code, item, stage + AT_ROW, stage + AT_ROW_SCALE, n_unit, acc);
+}
+// After the last: sums as multiply_tokens leaves them, of tokens 0 and 1 in lanes with t 0.
+MOTE_FN void add_sub_blocks(int count, float (&acc)[4])
+{
+    if (count > FEW) return;
+    MOTE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
+    }
+}
+
+constexpr int STEPS_UP = (Tile<W0, D_MODEL>::UNITS + STAGE_UNITS - 1) / STAGE_UNITS;
+constexpr int UP_BLOCKS = (N_FF + HIDDEN - 1) / HIDDEN, UNITS_H = (N_FF + 127) / 128;
+
+// Grid: as many blocks as there are multiprocessors.
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __grid_constant__ MxGateUp job)
+{
+    using T = Tile<W0, D_MODEL>;
+    Ring ring;
+    bool all_wide;
+    int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    if (threadIdx.x >= CONSUMERS) {
+        auto work_of = [&](int item) { return Work(job.list, small_part(job.list, min(item / UP_BLOCKS, n_part - 1), all_wide), !GATED, 1); };
+        Work next = work_of(blockIdx.x);
+        Filled filled;
+        filled.start(ring.barriers);
+        MOTE_ROLLED
+        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+            Work work = next;
+            next = work_of(item + gridDim.x);
+            if (work.piece.z <= 0) continue;
+            Fill<T> fill(work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+            size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
+            const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
+            MOTE_ROLLED
+            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, filled, first, second, job.x, unit);
+        }
+        filled.finish();
+        return;
+    }
+    int at = 0, turn = 0; // stages before this piece
+    MOTE_ROLLED
+    for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+        int4 piece = small_part(job.list, item / UP_BLOCKS, all_wide);
+        if (piece.z <= 0) continue;
+        float acc[4] = {0, 0, 0, 0};
+        MOTE_ROLLED
+        for (int step = 0; step < STEPS_UP; step++, ring.next()) {
+            if ((at + step) % GROUPS != group) continue;
+            ring.wait_full();
+            multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(ring.empty());
+        }
+        at += STEPS_UP;
+        add_sub_blocks(piece.z, acc);
+        int g = lane / 4, t = lane % 4;
+        float *sums = (float *)shared + turn * (GROUPS * MOST * SUM_ROW); // in turn: those of the item before may still be read
+        turn ^= 1;
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) sums[(group * MOST + 2 * t + (i & 1)) * SUM_ROW + warp % TILES * 16 + g + (i >> 1) * 8] = acc[i];
+        meet(1, CONSUMERS);
+        if (warp < piece.z) { // a warp a token, a lane a column
+            auto sum = [&](int row) {
+                float v = 0;
+                MOTE_UNROLL
+                for (int i = 0; i < GROUPS; i++) v += sums[(i * MOST + warp) * SUM_ROW + row];
+                return v * T::POWER;
+            };
+            int block = item % UP_BLOCKS, end = block == UP_BLOCKS - 1 ? UNITS_H * 128 - block * HIDDEN : HIDDEN;
+            MOTE_ROLLED
+            for (int c = lane; c < end; c += 32) {
+                int column = block * HIDDEN + c;
+                float v = 0;
+                if (column < N_FF) {
+                    float up = sum(GATED ? 32 + c : c);
+                    v = activation(ACTIVATION, LIMIT, GATED ? sum(c) : up, up);
+                }
+                mx_put_block(v, job.h, piece.y + warp, UNITS_H, column / 32);
+            }
+        }
+    }
+}
+
+constexpr int STEPS_DOWN = (Tile<W0, N_FF>::UNITS + STAGE_UNITS - 1) / STAGE_UNITS;
+constexpr int DOWN_BLOCKS = (D_MODEL + GROUPS * 64 - 1) / (GROUPS * 64);
+
+// Grid: as many blocks as there are multiprocessors.
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __grid_constant__ MxDown job)
+{
+    using T = Tile<W0, N_FF>;
+    Ring ring;
+    bool all_wide;
+    int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    if (threadIdx.x >= CONSUMERS) {
+        auto work_of = [&](int item) { return Work(job.list, small_part(job.list, min(item / DOWN_BLOCKS, n_part - 1), all_wide), 2, 2); };
+        Work next = work_of(blockIdx.x);
+        Filled filled;
+        filled.start(ring.barriers);
+        MOTE_ROLLED
+        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+            Work work = next;
+            next = work_of(item + gridDim.x);
+            if (work.piece.z <= 0) continue;
+            Fill<T> fill(work.piece.z, [&](int j) { return work.piece.y + j; });
+            const u8 *record = work.matrix[0] + (size_t)(item % DOWN_BLOCKS * GROUPS * TILES) * T::BYTES;
+            MOTE_ROLLED
+            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS)
+                MOTE_ROLLED
+                for (int part = 0; part < GROUPS; part++, ring.next())
+                    fill.stage(ring, filled, record + part * TILES * T::BYTES, record + (part * TILES + 2) * T::BYTES, job.h, unit);
+        }
+        filled.finish();
+        return;
+    }
+    ring.next(group);
+    MOTE_ROLLED
+    for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+        int4 piece = small_part(job.list, item / DOWN_BLOCKS, all_wide);
+        if (piece.z <= 0) continue;
+        float acc[4] = {0, 0, 0, 0};
+        MOTE_ROLLED
+        for (int step = 0; step < STEPS_DOWN; step++, ring.next(GROUPS)) {
+            ring.wait_full();
+            multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(ring.empty());
+        }
+        add_sub_blocks(piece.z, acc);
+        int g = lane / 4, t = lane % 4, tile = item % DOWN_BLOCKS * (GROUPS * TILES) + warp;
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int token = 2 * t + (i & 1), row = tile * 16 + g + (i >> 1) * 8;
+            if (token >= piece.z || row >= D_MODEL) continue;
+            size_t to = (size_t)(piece.y + token) * D_MODEL + row;
+            if (job.list.is_rest) ((u16 *)job.flat)[to] = (u16)pack_bf16x2(acc[i] * T::POWER, 0);
+            else ((float *)job.flat)[to] = acc[i] * T::POWER;
+        }
+    }
+}

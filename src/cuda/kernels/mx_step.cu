@@ -1,0 +1,84 @@
+// mx_step.cu: what the MXFP4 kernels of sm_90 need around their products: rows of activations quantised (mx_act.cuh), pairs in the
+// order of experts (pair_sort.cuh), and the sum over a row's experts. No constants.
+#include "expert.cuh"
+#include "mx_act.cuh"
+#include "pair_sort.cuh"
+
+enum { THREADS = 1024, WARPS = THREADS / 32 };
+
+// Four numbers of f32 or bf16.
+MOTE_FN float4 four_of(const void *from, size_t at, bool is_bf16)
+{
+    if (!is_bf16) return *(const float4 *)((const float *)from + at);
+    uint2 half = *(const uint2 *)((const u16 *)from + at);
+    return make_float4(bf16_to_float(half.x), bits_float(half.x & 0xFFFF0000), bf16_to_float(half.y), bits_float(half.y & 0xFFFF0000));
+}
+
+struct MxQuantise {
+    const void *x; // [n_row][n_col] f32, or bf16
+    MxRows small, large; // q null: not wanted
+    int *wide;           // large: set when a block is too far below its unit's largest
+    int n_row, n_col;    // n_col a multiple of 4
+    int is_bf16;
+};
+
+// Unit `at` of all rows' units, by one warp.
+MOTE_FN void quantise_unit(const MxQuantise &job, int at)
+{
+    int n_unit = (job.n_col + 127) / 128, row = at / n_unit, unit = at % n_unit, column = unit * 128 + threadIdx.x % 32 * 4;
+    if (row >= job.n_row) return;
+    float4 v = make_float4(0, 0, 0, 0);
+    if (column < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column, job.is_bf16);
+    if (job.small.q) mx_put_blocks(v, job.small, row, n_unit, unit);
+    if (job.large.q && mx_put_unit(v, job.large, row, n_unit, unit) && threadIdx.x % 32 == 0) *job.wide = 1;
+}
+
+// The first blocks sort, the others quantise. Grid: n_part + units of all rows / 32.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_constant__ MxQuantise quantise, const __grid_constant__ Sort sort)
+{
+    chain_launch();
+    chain_wait();
+    if ((int)blockIdx.x < sort.n_part) sort_pairs(sort, blockIdx.x);
+    else quantise_unit(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
+}
+
+// Grid: units of all rows / 32.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_quantise(const __grid_constant__ MxQuantise job)
+{
+    chain_launch();
+    chain_wait();
+    quantise_unit(job, blockIdx.x * WARPS + threadIdx.x / 32);
+}
+
+struct MxSum {
+    const void *flat;         // [pairs in the order of experts][d_model] f32, or bf16
+    const int *place;         // [rows][n_used]
+    const float *weights;     // [rows][n_used]
+    const void *residual;     // [rows][d_model] as y, or null; may be y
+    void *y;                  // [rows][d_model] f32, or bf16
+    int n_used, d_model;      // d_model a multiple of 4
+    int is_flat_bf16, is_bf16;
+};
+
+// Grid: (d_model / 1024, rows).
+extern "C" __global__ void __launch_bounds__(256) mx_sum(const __grid_constant__ MxSum job)
+{
+    chain_launch();
+    chain_wait();
+    int c = (blockIdx.x * 256 + threadIdx.x) * 4, row = blockIdx.y;
+    if (c >= job.d_model) return;
+    size_t at = (size_t)row * job.d_model + c;
+    float4 sum = job.residual ? four_of(job.residual, at, job.is_bf16) : make_float4(0, 0, 0, 0);
+    MOTE_UNROLL
+    for (int s = 0; s < job.n_used; s++) {
+        int pair = row * job.n_used + s;
+        float weight = job.weights[pair];
+        float4 v = four_of(job.flat, (size_t)job.place[pair] * job.d_model + c, job.is_flat_bf16);
+        sum.x += weight * v.x, sum.y += weight * v.y, sum.z += weight * v.z, sum.w += weight * v.w;
+    }
+    if (job.is_bf16) {
+        uint2 half;
+        half.x = pack_bf16x2(sum.x, sum.y), half.y = pack_bf16x2(sum.z, sum.w);
+        *(uint2 *)((u16 *)job.y + at) = half;
+    } else *(float4 *)((float *)job.y + at) = sum;
+}

@@ -1,0 +1,78 @@
+/* device_ring.h: for tests that run kernels with a ring of stages on the host: barriers in shared memory, threads of a block
+ * that meet by name, loads by address, e4m3: what mx_ring.cuh and mx_act.cuh have under __CUDACC__.
+ *
+ * One idea: who waits lets the block's other threads run; a copy is done at once, so that a stage is there when it is handed over.
+ */
+#ifndef TESTS_DEVICE_RING_H
+#define TESTS_DEVICE_RING_H
+
+#include "device_step.h"
+
+/* 8 bytes of shared memory. */
+struct device_mbarrier {
+    u16 count, pending;
+    u32 phase;
+};
+static inline device_mbarrier *mbarrier_at(u32 at)
+{
+    return (device_mbarrier *)(void *)(shared + at);
+}
+static inline void barrier_init(u32 at, int count)
+{
+    *mbarrier_at(at) = device_mbarrier{(u16)count, (u16)count, 0};
+}
+static inline void barrier_init_seen() {}
+static inline void barrier_arrive(u32 at)
+{
+    device_mbarrier *b = mbarrier_at(at);
+    if (--b->pending == 0) b->pending = b->count, b->phase++;
+}
+static inline void barrier_wait(u32 at, u32 parity)
+{
+    while ((mbarrier_at(at)->phase & 1) == parity) device_yield(0, device.n);
+}
+static inline void meet(int name, int n)
+{
+    static struct {
+        int arrived, generation;
+    } place[16];
+    int mine = place[name].generation;
+    if (++place[name].arrived == n) place[name].arrived = 0, place[name].generation++;
+    while (place[name].generation == mine) device_yield(0, device.n);
+}
+static inline void copies_seen() {}
+
+static inline uint4 shared16(u32 at)
+{
+    return load_as<uint4>(shared + at);
+}
+static inline uint2 shared8(u32 at)
+{
+    return load_as<uint2>(shared + at);
+}
+static inline u32 shared4(u32 at)
+{
+    return load_as<u32>(shared + at);
+}
+static inline u32 shared2(u32 at)
+{
+    return load_as<u16>(shared + at);
+}
+
+/* The nearest, of two as near the one whose last bit is 0; beyond 448: 448. */
+static inline u32 device_e4m3(float v)
+{
+    u32 best = 0;
+    for (u32 code = 1; code < 0x7F; code++) {
+        float far = fabsf(fabsf(v) - mote_e4m3_f32((u8)code)),
+              least = fabsf(fabsf(v) - mote_e4m3_f32((u8)best));
+        if (far < least || (far == least && code % 2 == 0)) best = code;
+    }
+    return best | (v < 0 ? 0x80 : 0);
+}
+static inline u32 pack_e4m3x4(float a, float b, float c, float d)
+{
+    return device_e4m3(a) | device_e4m3(b) << 8 | device_e4m3(c) << 16 | device_e4m3(d) << 24;
+}
+
+#endif

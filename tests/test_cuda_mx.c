@@ -1,0 +1,360 @@
+/* test_cuda_mx.c: expert blocks of MXFP4 weights and MXFP4 activations on a device (cuda_mx.c) against float64 on the same
+ * quantised operands: each product alone, the block from end to end, reruns. Scales of blocks from all alike to beyond what the
+ * fp8 kernels hold. Without a device: need_device.h.
+ *
+ * How a product is seen alone: with a down that copies, the block gives its hidden row, as the device quantised it; that row is
+ * then the exact input of another down. */
+#include "cuda_pair.h"
+#include "quant/mxfp4.h"
+
+enum spread { UNIFORM, GAUSSIAN, HEAVY, WINDOW, BEYOND, SPREADS };
+static const char *const spread_name[SPREADS] = {"uniform", "gaussian", "heavy-tailed", "whole window",
+                                                 "beyond it"};
+
+struct shape {
+    int32_t n_expert, n_used;
+    int64_t d_model, n_ff;
+};
+
+static struct mote_rng rng;
+
+/* ---- weights ---- */
+
+enum { BLOCK = 17 };
+enum { COPY_ROW = 1 }; /* down copies: row r has 1 in column r */
+
+/* Exponent and e2m1 codes of a block, in a row whose largest exponent is `top`. */
+static void draw_block(enum spread spread, int top, uint8_t *out)
+{
+    int below = 0;
+    if (spread == GAUSSIAN) below = (int)mote_rng_below(&rng, 2);
+    if (spread == HEAVY)
+        while (below < 9 && mote_rng_below(&rng, 2)) below++;
+    if (spread == WINDOW) below = (int)mote_rng_below(&rng, 12);
+    if (spread == BEYOND) below = (int)mote_rng_below(&rng, 40);
+    out[0] = (uint8_t)(top - below);
+    for (int i = 0; i < 16; i++) {
+        int code[2];
+        for (int j = 0; j < 2; j++) {
+            double z[2];
+            mote_rng_normal2(&rng, z);
+            double v = fabs(z[0]) * 2;
+            int m = v < 0.25   ? 0
+                    : v < 0.75 ? 1
+                    : v < 1.25 ? 2
+                    : v < 1.75 ? 3
+                    : v < 2.5  ? 4
+                    : v < 3.5  ? 5
+                    : v < 5    ? 6
+                               : 7;
+            code[j] =
+                spread == GAUSSIAN || spread == HEAVY ? m + (z[0] < 0) * 8 : (int)mote_rng_below(&rng, 16);
+        }
+        out[1 + i] = (uint8_t)(code[0] | code[1] << 4);
+    }
+    if (mote_rng_below(&rng, 50) == 0)
+        memset(out + 1, 0, 16), out[0] = (uint8_t)mote_rng_below(&rng, 255); /* zeros under any scale */
+}
+
+static struct mote_matrix matrix_of(int64_t n_row, int64_t n_col, uint8_t *data)
+{
+    size_t row_bytes = (size_t)(n_col / 32 * BLOCK);
+    return (struct mote_matrix){.format = MOTE_FORMAT_MXFP4,
+                                .n_row = n_row,
+                                .n_col = n_col,
+                                .row_bytes = row_bytes,
+                                .data = data,
+                                .factor = 1};
+}
+
+static double decoded(const struct mote_matrix *w, int64_t row, int64_t col)
+{
+    static const double value[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    const uint8_t *block = w->data + (size_t)row * w->row_bytes + (size_t)(col / 32 * BLOCK);
+    int at = (int)(col % 32), code = at < 16 ? block[1 + at] & 15 : block[1 + at - 16] >> 4;
+    return ldexp(code & 8 ? -value[code & 7] : value[code & 7], block[0] - 127);
+}
+
+struct layer {
+    struct shape shape;
+    uint8_t *data;
+    struct mote_matrix *view; /* [4][n_expert]: gate, up, down, a down that copies */
+    double *value[4];         /* [n_expert][rows][cols] */
+    struct mote_expert_set set[2];
+};
+
+static void layer_make(struct layer *l, const struct shape *s, enum spread spread)
+{
+    int64_t d = s->d_model, f = s->n_ff, n = s->n_expert;
+    size_t each = (size_t)(d * f / 32 * BLOCK), at = 0;
+    *l = (struct layer){.shape = *s, .data = calloc(4 * (size_t)n, each)};
+    l->view = calloc(4 * (size_t)n, sizeof *l->view);
+    for (int p = 0; p < 4; p++) {
+        int64_t rows = p < 2 ? f : d, cols = p < 2 ? d : f;
+        l->value[p] = new_doubles(n * rows * cols);
+        for (int64_t e = 0; e < n; e++, at += each) {
+            struct mote_matrix *w = &l->view[p * n + e];
+            *w = matrix_of(rows, cols, l->data + at);
+            for (int64_t row = 0; row < rows; row++) {
+                uint8_t *to = l->data + at + (size_t)row * w->row_bytes;
+                int top = (p < 2 ? 121 : 122) + (int)mote_rng_below(&rng, 3);
+                for (int64_t b = 0; b < cols / 32; b++) {
+                    if (p < 3) draw_block(spread, top, to + b * BLOCK);
+                    else to[b * BLOCK] = 127;
+                    if (p == 3 && row / 32 == b) to[b * BLOCK + 1 + row % 16] = row % 32 < 16 ? 2 : 2 << 4;
+                }
+                for (int64_t c = 0; c < cols; c++)
+                    l->value[p][(e * rows + row) * cols + c] = decoded(w, row, c);
+            }
+        }
+    }
+    for (int v = 0; v < 2; v++)
+        l->set[v] = (struct mote_expert_set){.name = "mx",
+                                             .n_expert = s->n_expert,
+                                             .n_ff = f,
+                                             .d_model = d,
+                                             .gate = l->view,
+                                             .up = l->view + n,
+                                             .down = l->view + (v == COPY_ROW ? 3 : 2) * n,
+                                             .act = MOTE_WISH_MXFP4};
+}
+
+static void layer_free(struct layer *l)
+{
+    for (int p = 0; p < 4; p++) free(l->value[p]);
+    free(l->data), free(l->view);
+}
+
+/* ---- inputs and results ---- */
+
+static void draw_rows(enum spread spread, int64_t n, float *x)
+{
+    for (int64_t b = 0; b < n / 32; b++) {
+        int below = 0;
+        if (spread == HEAVY)
+            while (below < 9 && mote_rng_below(&rng, 2)) below++;
+        if (spread == WINDOW) below = (int)mote_rng_below(&rng, 13);
+        if (spread == BEYOND) below = (int)mote_rng_below(&rng, 40);
+        for (int i = 0; i < 32; i++) {
+            double z[2];
+            mote_rng_normal2(&rng, z);
+            x[b * 32 + i] = (float)ldexp(spread == UNIFORM ? random_uniform(&rng, -2, 2) : z[0], -below);
+        }
+    }
+}
+
+static void quantised(const float *x, int64_t n, double *out)
+{
+    for (int64_t b = 0; b < n; b += 32) {
+        int8_t q[32];
+        double scale = mote_mxfp4_block(x + b, q);
+        for (int i = 0; i < 32; i++) out[b + i] = scale * q[i];
+    }
+}
+
+static double dot(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* h, quantised, of one row and expert. */
+static void hidden_of(const struct layer *l, const double *x, int32_t e, double *h)
+{
+    int64_t d = l->shape.d_model, f = l->shape.n_ff;
+    float *raw = new_floats(f);
+    for (int64_t r = 0; r < f; r++) {
+        double gate = dot(l->value[0] + (e * f + r) * d, x, d), up = dot(l->value[1] + (e * f + r) * d, x, d);
+        raw[r] = (float)(gate / (1 + exp(-gate)) * up);
+    }
+    quantised(raw, f, h);
+    free(raw);
+}
+
+/* 1 - 2 <x, y> / (<x, x> + <y, y>) */
+static double difference(const float *x, const double *y, int64_t n)
+{
+    double xy = 0, xx = 0, yy = 0;
+    for (int64_t i = 0; i < n; i++) xy += x[i] * y[i], xx += (double)x[i] * x[i], yy += y[i] * y[i];
+    return xx + yy == 0 ? 0 : 1 - 2 * xy / (xx + yy); /* NaN stays */
+}
+
+/* ---- the checks ---- */
+
+struct rows {
+    int64_t n;
+    float *x, *weights, *residual;
+    int32_t *ids;
+    double *value; /* [n][d_model]: x as quantised */
+};
+
+static void rows_make(struct rows *r, const struct shape *s, int64_t n, int32_t k, enum spread spread)
+{
+    *r = (struct rows){.n = n,
+                       .x = new_floats(n * s->d_model),
+                       .weights = new_floats(n * k),
+                       .residual = new_floats(n * s->d_model),
+                       .ids = calloc((size_t)(n * k), sizeof(int32_t)),
+                       .value = new_doubles(n * s->d_model)};
+    draw_rows(spread, n * s->d_model, r->x);
+    quantised(r->x, n * s->d_model, r->value);
+    draw_rows(UNIFORM, n * s->d_model, r->residual);
+    for (int64_t i = 0; i < n; i++)
+        for (int32_t j = 0; j < k; j++) { /* different experts; a third of the rows want expert 1 first */
+            int32_t *id = &r->ids[i * k + j], again;
+            do {
+                *id = j == 0 && i % 3 == 0 ? 1 : (int32_t)mote_rng_below(&rng, (uint64_t)s->n_expert);
+                again = 0;
+                for (int32_t other = 0; other < j; other++) again |= id[-1 - other] == *id;
+            } while (again);
+            r->weights[i * k + j] = (float)random_uniform(&rng, 0.1, 1);
+        }
+}
+
+static void rows_free(struct rows *r)
+{
+    free(r->x), free(r->weights), free(r->residual), free(r->ids), free(r->value);
+}
+
+static void run(struct mote_backend *backend, const struct mote_expert_set *set, const struct rows *r,
+                int32_t k, const float *weights, const float *residual, float *y)
+{
+    int64_t n = r->n * set->d_model;
+    float *x = put_floats(backend, r->x, n), *w = put_floats(backend, weights, r->n * k),
+          *to = put_floats(backend, NULL, n), *rest = residual ? put_floats(backend, residual, n) : NULL;
+    int32_t *ids = put(backend, r->ids, (size_t)(r->n * k) * sizeof *ids);
+    poison(y, n);
+    must(backend->ops->upload(backend, to, y, (size_t)n * sizeof *y));
+    begin_rows(backend, r->n);
+    struct mote_moe job = {.n_row = r->n,
+                           .d_model = set->d_model,
+                           .n_used = k,
+                           .x = x,
+                           .experts = set,
+                           .ids = ids,
+                           .weights = w,
+                           .residual = rest,
+                           .y = to};
+    must(backend->ops->moe(backend, &job));
+    get_floats(backend, y, to, n);
+    take_back(backend, x), take_back(backend, w), take_back(backend, to), take_back(backend, rest),
+        take_back(backend, ids);
+}
+
+/* 1e-5 of the issue for a product; h is compared after its rounding, which errors of a product push over an edge now and then. */
+static const double product_limit = 1e-5, hidden_limit = 1e-4, block_limit = 1e-3;
+
+struct errors {
+    double hidden, product, block;
+};
+
+static double larger(double a, double b)
+{
+    return b <= a ? a : b; /* NaN wins */
+}
+
+static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n, enum spread spread,
+                       struct errors *worst, struct report *report)
+{
+    const struct shape *s = &l->shape;
+    int64_t d = s->d_model, f = s->n_ff, size = n * d;
+    struct rows r;
+    float *y = new_floats(size), *again = new_floats(size), *ones = new_floats(n * s->n_used);
+    double *h = new_doubles(n * f), *sum = new_doubles(size), *one = new_doubles(f);
+    report->n_case++;
+    /* products, one expert a row */
+    rows_make(&r, s, n, 1, spread);
+    for (int64_t i = 0; i < n; i++) ones[i] = 1;
+    run(backend, &l->set[COPY_ROW], &r, 1, ones, NULL, y);
+    float *seen = new_floats(n * f);
+    for (int64_t i = 0; i < n; i++) {
+        hidden_of(l, r.value + i * d, r.ids[i], h + i * f);
+        memcpy(seen + i * f, y + i * d, (size_t)f * sizeof *y);
+    }
+    double hidden = difference(seen, h, n * f);
+    run(backend, &l->set[0], &r, 1, ones, NULL, y);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < f; c++) one[c] = seen[i * f + c];
+        for (int64_t row = 0; row < d; row++)
+            sum[i * d + row] = dot(l->value[2] + (r.ids[i] * d + row) * f, one, f);
+    }
+    double product = difference(y, sum, size);
+    rows_free(&r);
+    /* the block */
+    rows_make(&r, s, n, s->n_used, spread);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < d; c++) sum[i * d + c] = r.residual[i * d + c];
+        for (int32_t k = 0; k < s->n_used; k++) {
+            int32_t e = r.ids[i * s->n_used + k];
+            hidden_of(l, r.value + i * d, e, one);
+            for (int64_t row = 0; row < d; row++)
+                sum[i * d + row] +=
+                    (double)r.weights[i * s->n_used + k] * dot(l->value[2] + (e * d + row) * f, one, f);
+        }
+    }
+    run(backend, &l->set[0], &r, s->n_used, r.weights, r.residual, y);
+    run(backend, &l->set[0], &r, s->n_used, r.weights, r.residual, again);
+    double block = difference(y, sum, size);
+    if (memcmp(y, again, (size_t)size * sizeof *y))
+        report_failure(report, "%s, %lld rows: another run gives other bits", spread_name[spread],
+                       (long long)n);
+    if (!(hidden <= hidden_limit) || !(product <= product_limit) || !(block <= block_limit))
+        report_failure(report, "%d/%lld/%lld/%d %s, %lld rows: hidden %.1e, product %.1e, block %.1e",
+                       s->n_expert, (long long)d, (long long)f, s->n_used, spread_name[spread], (long long)n,
+                       hidden, product, block);
+    worst->hidden = larger(worst->hidden, hidden), worst->product = larger(worst->product, product);
+    worst->block = larger(worst->block, block);
+    rows_free(&r);
+    free(y), free(again), free(ones), free(h), free(sum), free(one), free(seen);
+}
+
+static void test_block(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct shape shapes[] = {
+        {8, 2, 512, 256}, {6, 3, 1056, 160}, {4, 2, 512, 512}, {12, 2, 512, 96}};
+    static const int64_t counts[] = {1, 3, 17, 90, 300, 700};
+    struct report report;
+    report_begin(&report);
+    mote_rng_seed(&rng, 51);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct shape *s = &shapes[i];
+        if (quick() && i > 1) break;
+        struct mote_backend_limits limits = {.max_row = 700,
+                                             .max_col = s->d_model,
+                                             .d_model = s->d_model,
+                                             .n_ff = s->n_ff,
+                                             .n_expert = s->n_expert,
+                                             .n_used = s->n_used,
+                                             .act_moe = 15,
+                                             .act_down = 15};
+        struct mote_backend_options options = {0};
+        struct mote_backend *backend = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
+        for (int spread = 0; spread < SPREADS; spread++) {
+            struct layer l;
+            struct errors worst = {0};
+            report_subject(&report);
+            layer_make(&l, s, (enum spread)spread);
+            for (int v = 0; v < 2; v++) must(backend->ops->place_experts(backend, &l.set[v]));
+            make_ready(backend);
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+                if (!quick() || counts[c] < 100)
+                    check_rows(backend, &l, counts[c], (enum spread)spread, &worst, &report);
+            print_message("%d/%lld/%lld/%d %s: at most hidden %.1e, product %.1e, block %.1e\n", s->n_expert,
+                          (long long)s->d_model, (long long)s->n_ff, s->n_used, spread_name[spread],
+                          worst.hidden, worst.product, worst.block);
+            for (int v = 0; v < 2; v++) backend->ops->unplace(backend, l.set[v].placed);
+            layer_free(&l);
+        }
+        backend->ops->destroy(backend);
+    }
+    report_end(&report, "MXFP4 blocks");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
+    return cmocka_run_group_tests_name("cuda_mx", tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+/* test_kernels_driver.c: mote/kernels.h on a GPU, as far as the driver of tests/fake/libcuda.c knows one: on whose stream is
+ * launched, that a forward does nothing else, and what a failure of any call leaves behind (nothing). What kernels compute:
+ * test_cuda_api.c. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cuda/cuda.h"
+#include "fake/libcuda.h"
+#include "kernels_block.h"
+
+static struct fake_state *fake;
+static struct mote_rng rng;
+static int stream_of_caller; /* its address is the handle */
+
+static const struct recipe recipes[] = {
+    {.format = {"mlx_mxfp4", NULL, "mlx_mxfp4"},
+     .gate_up = MOTE_GATE_UP_INTERLEAVED,
+     .x_type = MOTE_BF16,
+     .y_type = MOTE_BF16,
+     .activation = "swiglu_oai"},
+    {.format = {"mxfp4", "mxfp4", "mxfp4"}, .act = "mxfp4", .y_type = MOTE_F16},
+    {.format = {"bf16", "bf16", "bf16"}}, /* not in tiles */
+};
+
+enum { RECIPES = sizeof recipes / sizeof *recipes };
+
+static void need_compiler(void)
+{
+    int version;
+    if (mote_cuda_nvrtc(&version) == MOTE_OK) return;
+    print_message("%s\n", mote_error());
+    skip();
+}
+
+static void assert_nothing_left(void)
+{
+    assert_int_equal(fake->n_context, 0);
+    assert_int_equal(fake->n_stream, 0);
+    assert_int_equal(fake->n_pinned, 0);
+    assert_int_equal(fake->n_event, 0);
+    assert_int_equal(fake->n_module, 0);
+    assert_int_equal(fake->n_byte, 0);
+    assert_int_equal(mote_mem_global_total(), 0);
+}
+
+/* Memory of this device is the host's, of any alignment; the door asks for 16 bytes. */
+static void *aligned(void **memory, size_t size)
+{
+    *memory = malloc(size + 16);
+    return (uint8_t *)*memory + (-(uintptr_t)*memory & 15);
+}
+
+static void check_forward(mote_moe *moe, const struct block *b, int64_t n_row, int is_captured)
+{
+    struct rows rows;
+    void *memory[3], *workspace;
+    rows_make(&rng, &rows, b, n_row, 1);
+    struct mote_moe_call call = rows_call(&rows, n_row);
+    must(mote_moe_workspace(moe, n_row, &call.workspace_bytes));
+    call.x = aligned(&memory[0], rows.x_bytes);
+    call.y = aligned(&memory[1], rows.y_bytes);
+    call.residual = aligned(&memory[2], rows.y_bytes);
+    call.workspace = workspace = malloc(call.workspace_bytes);
+    call.stream = &stream_of_caller;
+    struct fake_state before = *fake;
+    fake->capturing = is_captured; /* waiting, allocating and the like fail */
+    must(mote_moe_forward(moe, &call));
+    int launched = fake->n_plain + fake->n_chain - before.n_plain - before.n_chain;
+    assert_true(launched >= 2);
+    assert_int_equal(fake->n_lent - before.n_lent, launched);
+    assert_int_equal(fake->n_copy, before.n_copy);
+    assert_int_equal(fake->n_wait + fake->n_lent_wait, before.n_wait + before.n_lent_wait);
+    assert_true(fake->n_byte == before.n_byte && fake->n_pinned == before.n_pinned);
+    /* What is refused launches nothing. */
+    before = *fake;
+    call.workspace_bytes -= 512;
+    must_fail(mote_moe_forward(moe, &call), MOTE_ARGUMENT, "rows need");
+    call.workspace_bytes += 512;
+    call.x = (const uint8_t *)call.x + 4;
+    must_fail(mote_moe_forward(moe, &call), MOTE_ARGUMENT, "expected a multiple of 16 bytes");
+    assert_int_equal(fake->n_plain + fake->n_chain, before.n_plain + before.n_chain);
+    fake->capturing = 0;
+    /* The check waits for the caller's stream and no other. */
+    before = *fake;
+    must(mote_moe_check(moe, &stream_of_caller));
+    assert_true(fake->n_lent_wait > before.n_lent_wait && fake->n_wait == before.n_wait);
+    for (int i = 0; i < 3; i++) free(memory[i]);
+    free(workspace);
+    rows_free(&rows);
+}
+
+static void test_forward(void **state)
+{
+    (void)state;
+    need_compiler();
+    static const int64_t size[] = {1, 7, 64, 65, 200};
+    mote_device *device;
+    mote_moe *moe[RECIPES];
+    struct block b[RECIPES];
+    must(mote_device_open("cuda:1", 1, &device));
+    for (int i = 0; i < RECIPES; i++) {
+        block_make(&rng, &b[i], &recipes[i]);
+        b[i].options.on_device = i == 0;
+        must(mote_moe_create(device, &b[i].options, &moe[i]));
+        size_t bytes;
+        must_fail(mote_moe_workspace(moe[i], 65536, &bytes), MOTE_ARGUMENT, "65536 rows");
+    }
+    mote_device_close(device); /* it lives on */
+    for (int i = 0; i < RECIPES; i++)
+        for (size_t k = 0; k < sizeof size / sizeof *size; k++) check_forward(moe[i], &b[i], size[k], k & 1);
+    for (int i = 0; i < RECIPES; i++) mote_moe_destroy(moe[i]), block_free(&b[i]);
+    assert_nothing_left();
+}
+
+static mote_status create_all(const struct block *b)
+{
+    mote_device *device = NULL;
+    mote_moe *moe = NULL;
+    mote_status status = mote_device_open("cuda", 1, &device);
+    if (status == MOTE_OK) status = mote_moe_create(device, &b->options, &moe);
+    assert_true((status == MOTE_OK) == (moe != NULL));
+    mote_moe_destroy(moe);
+    mote_device_close(device);
+    return status;
+}
+
+/* Every call of the driver fails in its turn. */
+static void test_failures(void **state)
+{
+    (void)state;
+    need_compiler();
+    static const char *const symbol[] = {
+        "cuDevicePrimaryCtxRetain", "cuStreamCreate",      "cuMemAlloc_v2",       "cuMemHostAlloc",
+        "cuMemcpyHtoDAsync_v2",     "cuModuleLoadData",    "cuModuleGetFunction", "cuEventRecord",
+        "cuMemcpyDtoHAsync_v2",     "cuStreamSynchronize", "cuMemsetD8Async",     "cuEventCreate"};
+    struct block b;
+    block_make(&rng, &b, &recipes[0]);
+    b.options.on_device = 1;
+    for (size_t i = 0; i < sizeof symbol / sizeof *symbol; i++) {
+        int after = 0;
+        for (;; after++) {
+            fake->fail_symbol = symbol[i];
+            fake->fail_after = after;
+            fake->fail_code = 700;
+            mote_status status = create_all(&b);
+            int was_met = fake->fail_symbol == NULL;
+            fake->fail_symbol = NULL;
+            assert_nothing_left();
+            if (!was_met) break;
+            if (status == MOTE_OK) continue; /* on the way down: nobody is told */
+            assert_int_equal(status, MOTE_DEVICE);
+            assert_non_null(strstr(mote_error(), "illegal memory access"));
+        }
+        assert_true(after > 0);
+    }
+    block_free(&b);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    mote_device *device;
+    must_fail(mote_device_open("cuda:2", 0, &device), MOTE_ARGUMENT, "device 2");
+    assert_null(device);
+    assert_nothing_left();
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    char path[1024];
+    snprintf(path, sizeof path, "%.*s/libcuda_fake.so", (int)(strrchr(argv[0], '/') - argv[0]), argv[0]);
+    setenv("MOTE_LIBCUDA", path, 1);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    fake = library ? dlsym(library, "fake") : NULL;
+    if (!fake) {
+        fprintf(stderr, "%s: %s\n", path, dlerror());
+        return 1;
+    }
+    fake->lent = &stream_of_caller;
+    mote_rng_seed(&rng, 82);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

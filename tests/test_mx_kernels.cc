@@ -1,0 +1,347 @@
+/* test_mx_kernels.cc: the MXFP4 kernels of sm_90 that need no wgmma (mx_step.cu, mx_small.cu), whole, run on the host by
+ * device_emulation.h: rows quantised as quant/mxfp4.h says, an expert block with pieces of every size, scales of every
+ * spread, what the large kernels leave; held to decoded weights in float64 on the operands that the kernels themselves read.
+ */
+#include <initializer_list>
+
+#include "device_ring.h"
+
+extern "C" {
+#include "activation64.h"
+}
+
+#include "cuda/kernels/mx_step.cu"
+
+#include "cuda/kernels/mx_ring.cuh"
+#include "cuda/kernels/tile.cuh"
+
+#define W0 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+#define MX_SHARED (18432 + 6 * 22400) /* six stages */
+
+/* columns end inside a stage, rows inside a block, hidden columns inside a unit */
+#define KERNELS swiglu
+#define D_MODEL 640
+#define N_FF 160
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
+#include "mx_small_kernels.h"
+
+#define KERNELS oai
+#define D_MODEL 512
+#define N_FF 1056
+#define ACTIVATION SWIGLU_OAI
+#define LIMIT 0.625f
+#include "mx_small_kernels.h"
+
+/* no gate; half of the last block's tiles are not there */
+#define KERNELS relu2
+#define D_MODEL 288
+#define N_FF 96
+#define ACTIVATION RELU2
+#define LIMIT 0.0f
+#include "mx_small_kernels.h"
+
+enum { EXPERTS = 7, USED = 2, TOKENS = 17, N_PAIR = TOKENS * USED, BEGIN_BLOCK = 1024 };
+
+/* ---- rows ---- */
+
+struct mx_rows {
+    int n_row, n_unit;
+    array<i8> q;
+    array<float> scale;
+
+    mx_rows(int rows, int n_col, int scales)
+        : n_row(rows), n_unit((n_col + 127) / 128), q((size_t)(rows * n_unit * 128), 0x55),
+          scale((size_t)(rows * n_unit * scales), NAN)
+    {
+    }
+    MxRows view() { return MxRows{q.at, scale.at}; }
+    /* Of the small kernels' layout. */
+    double value(int row, int c) const
+    {
+        return (double)scale[(long)row * n_unit * 4 + c / 32] * q[(long)row * n_unit * 128 + c];
+    }
+    array<double> values(int row, int n_col) const
+    {
+        array<double> x((size_t)n_col);
+        for (int c = 0; c < n_col; c++) x[c] = value(row, c);
+        return x;
+    }
+    /* Of the large ones'. */
+    double large_value(int row, int c) const
+    {
+        long at = (long)row * n_unit + c / 128;
+        int k = c % 32, position = k % 8 / 4 * 16 + k / 8 * 4 + k % 4;
+        return (double)scale[at] * (double)mote_e4m3_f32((u8)q[at * 128 + c % 128 / 32 * 32 + position]);
+    }
+    bool operator==(const mx_rows &other) const
+    {
+        return same_bytes(q.at, other.q.at, q.n) && same_bytes(scale.at, other.scale.at, scale.n * sizeof(float));
+    }
+};
+
+/* Blocks of a row lie up to `spread` powers of two apart; some are zeros. */
+static array<float> draw_rows(int n_row, int n_col, int spread)
+{
+    array<float> x = normals((long)n_row * n_col);
+    for (long b = 0; b < (long)x.n / 32; b++) {
+        int below = spread ? (int)mote_rng_below(&rng, (u64)spread + 1) : 0, is_zero = mote_rng_below(&rng, 20) == 0;
+        for (int i = 0; i < 32; i++) x[b * 32 + i] = is_zero ? 0 : ldexpf(x[b * 32 + i], -below);
+    }
+    return x;
+}
+
+static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large, int *wide)
+{
+    MxRows none = {};
+    MxQuantise job = {x, small ? small->view() : none, large ? large->view() : none, wide, n_row, n_col, is_bf16};
+    launch((unsigned)(n_row * ((n_col + 127) / 128) + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
+}
+
+/* Small: bit for bit the rule's, zeros behind the last column. Large: the same numbers, unless a block is too far below its unit's
+ * largest, which must be told. */
+static void test_rows(void **)
+{
+    enum { ROWS = 9 };
+    for (int n_col : {32, 160, 640})
+        for (int spread : {0, 13, 30})
+            for (int is_bf16 : {0, 1}) {
+                array<float> x = draw_rows(ROWS, n_col, spread);
+                array<u16> half(x.n);
+                for (long i = 0; i < (long)x.n; i++)
+                    if (is_bf16) half[i] = mote_f32_bf16(x[i]), x[i] = mote_bf16_f32(half[i]);
+                mx_rows small(ROWS, n_col, 4), large(ROWS, n_col, 1);
+                int wide = 0, want_wide = 0;
+                quantise(is_bf16 ? (void *)half.at : x.at, is_bf16, ROWS, n_col, &small, &large, &wide);
+                for (int r = 0; r < ROWS; r++)
+                    for (int b = 0, top = 0; b < small.n_unit * 4; b++) {
+                        float zeros[32] = {}, *from = b * 32 < n_col ? x.at + (long)r * n_col + b * 32 : zeros, most = 0;
+                        i8 q[32];
+                        float unit = mote_mxfp4_block(from, q);
+                        assert_true(small.scale[((long)r * small.n_unit * 4 + b)] == unit);
+                        assert_memory_equal(small.q.at + ((long)r * small.n_unit * 4 + b) * 32, q, 32);
+                        for (int i = 0; i < 32; i++) most = fmaxf(most, fabsf(from[i]));
+                        for (int k = b / 4 * 4; b % 4 == 0 && k < b + 4; k++) {
+                            float end = 0;
+                            for (int i = 0; i < 32 && k * 32 < n_col; i++) end = fmaxf(end, fabsf(x[(long)r * n_col + k * 32 + i]));
+                            int e = mote_mxfp4_exponent(end);
+                            top = k == b || e > top ? e : top;
+                        }
+                        int is_wide = most > 0 && top - mote_mxfp4_exponent(most) > 14;
+                        want_wide |= is_wide;
+                        for (int i = 0; i < 32 && !is_wide; i++)
+                            assert_true(large.large_value(r, b * 32 + i) == (double)unit * q[i]);
+                    }
+                assert_int_equal(wide, want_wide);
+                assert_true(spread != 13 || !wide);
+            }
+}
+
+/* A NaN or an infinity: its block's scale, its unit's, no other's. */
+static void test_no_number(void **)
+{
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        array<float> x = draw_rows(2, 256, 3);
+        x[256 + 70] = bad;
+        mx_rows small(2, 256, 4), large(2, 256, 1);
+        int wide = 0;
+        quantise(x.at, 0, 2, 256, &small, &large, &wide);
+        for (long b = 0; b < 16; b++) assert_int_equal(small.scale[b] != small.scale[b], b == 8 + 2);
+        for (long u = 0; u < 4; u++) assert_int_equal(large.scale[u] != large.scale[u], u == 2);
+    }
+}
+
+/* ---- an expert block ---- */
+
+/* Experts as the backend places them: gate, up and down of one after the other, and behind the last 16 tiles of down. */
+template <class K> struct experts {
+    array<float> w[EXPERTS][3]; /* decoded */
+    array<u8> memory;
+    u64 slot[EXPERTS * 3];
+
+    experts()
+    {
+        size_t at = 0, offset[3] = {};
+        for (int p = K::first; p < 3; p++) {
+            offset[p] = at;
+            at += tile_bytes(p) * (size_t)((n_row(p) + 15) / 16);
+        }
+        memory = array<u8>(EXPERTS * at + 16 * tile_bytes(2), 0xA5);
+        for (int e = 0; e < EXPERTS; e++)
+            for (int p = K::first; p < 3; p++) {
+                u8 *to = memory.at + (size_t)e * at + offset[p];
+                slot[e * 3 + p] = (u64)(uintptr_t)to;
+                draw(p, w[e][p], to);
+            }
+    }
+    static int n_row(int p) { return p == 2 ? K::d_model : K::n_ff; }
+    static int n_col(int p) { return p == 2 ? K::n_ff : K::d_model; }
+    static size_t tile_bytes(int p) { return p == 2 ? K::bytes_down : K::bytes_up; }
+    static void draw(int p, array<float> &decoded, u8 *to)
+    {
+        array<u8> file((size_t)(n_row(p) * n_col(p) / 32 * 17));
+        for (long b = 0; b < (long)file.n / 17; b++) {
+            bool is_zero = mote_rng_below(&rng, 20) == 0; /* under any scale */
+            for (int i = 1; i < 17; i++) file[b * 17 + i] = (u8)(is_zero ? 0 : mote_rng_u64(&rng));
+            file[b * 17] = (u8)(is_zero ? mote_rng_below(&rng, 255) : 121 - mote_rng_below(&rng, b % 3 ? 3 : 40));
+        }
+        struct mote_matrix m = mote_matrix_view(MOTE_FORMAT_MXFP4, file.at, n_row(p), n_col(p));
+        struct mote_tile_kind kind;
+        assert_int_equal(mote_tile_kind_of(&m, 0, &kind), MOTE_OK);
+        assert_int_equal(mote_tile_bytes(&kind, n_col(p)), tile_bytes(p));
+        mote_tile_pack(&kind, &m, 0, (n_row(p) + 15) / 16, to);
+        decoded = array<float>((size_t)(n_row(p) * n_col(p)));
+        for (int r = 0; r < n_row(p); r++) mote_decode(&m, r, 0, n_col(p), decoded.at + (long)r * n_col(p));
+    }
+    double product(int e, int p, int row, const array<double> &x) const
+    {
+        double sum = 0;
+        for (int c = 0; c < n_col(p); c++) sum += (double)w[e][p][(long)row * n_col(p) + c] * x[c];
+        return sum;
+    }
+};
+
+/* What a block makes of its rows. */
+struct result {
+    array<int> row_of, place;
+    array<int4> piece;
+    int n_piece, all_wide;
+    mx_rows x, h;
+    array<float> flat; /* bf16 of the rest */
+};
+
+enum { SMALL_WIDTH = 8, LARGE_WIDTH = 64 };
+
+/* is_rest: pieces as the large kernels have them, of which the small ones take those with `wide`, or all of them. */
+template <class K>
+static result run_block(const experts<K> &set, const array<float> &x, const array<int> &ids, int is_rest, int all_wide,
+                        unsigned blocks)
+{
+    const int width = is_rest ? LARGE_WIDTH : SMALL_WIDTH;
+    static const int wide[EXPERTS] = {1, 0, 1, 0, 0, 1, 0};
+    result to = {array<int>(N_PAIR), array<int>(N_PAIR), array<int4>(N_PAIR / 8 + EXPERTS), -1, all_wide,
+                 mx_rows(TOKENS, K::d_model, 4), mx_rows(N_PAIR, K::n_ff, 4), array<float>((size_t)(N_PAIR * K::d_model), -77)};
+    mote_step_fault fault = {};
+    MxQuantise quantise = {x.at, to.x.view(), {}, NULL, TOKENS, K::d_model, 0};
+    Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
+    launch(1 + (unsigned)(TOKENS * to.x.n_unit + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
+    MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1};
+    typename K::up_job up = {list, to.x.view(), to.h.view()};
+    typename K::down_job down = {list, to.h.view(), to.flat.at};
+    launch(blocks, 1, K::block, [&] { K::gate_up(up); });
+    launch(blocks, 1, K::block, [&] { K::down(down); });
+    return to;
+}
+
+/* h of a pair: of every block the rule's scale and the nearest of its numbers, as near as products in f32 tell. */
+template <class K> static void check_hidden(const mx_rows &h, int at, const array<double> &want)
+{
+    for (int c = 0; c < h.n_unit * 128; c += 32) {
+        double most = 0, scale = 2 * (double)h.scale[(long)at * h.n_unit * 4 + c / 32];
+        for (int i = c; i < c + 32 && i < K::n_ff; i++) most = fmax(most, fabs(want[i]));
+        if (c >= K::n_ff) assert_true(scale > 0 && scale < 1e-30);
+        else assert_true(most <= 6 * scale * (1 + 1e-5) && most >= 3 * scale * (1 - 1e-5));
+        for (int i = c; i < c + 32; i++) {
+            double v = i < K::n_ff ? want[i] : 0, size = fabs(v) / scale, half = size < 2 ? 0.25 : size < 4 ? 0.5 : 1;
+            if (!(fabs(h.value(at, i) - v) <= scale * (half + 1e-4)))
+                fail_msg("pair %d, hidden column %d: %g, expected %g, scale %g", at, i, h.value(at, i), v, scale);
+        }
+    }
+}
+
+template <class K> static void check_block(int is_rest, int all_wide)
+{
+    experts<K> set;
+    array<float> x = draw_rows(TOKENS, K::d_model, 4);
+    array<int> ids(N_PAIR);
+    for (int i = 0; i < N_PAIR; i++) /* expert 0: 17, two pieces and one; 1 and 2: 8, 3: 1, 4: 2, 5: 3 or so, 6: none */
+        ids[i] = i % USED == 0 ? 0 : i == 1 ? 3 : i < 6 ? 4 : i < 12 ? 5 : i < 22 ? 1 : 2;
+    const result got = run_block<K>(set, x, ids, is_rest, all_wide, 3);
+    int pieces[3] = {0, 0, 0}; /* of 1, of 2, of more */
+    for (int p = 0; p < got.n_piece; p++) {
+        int4 piece = got.piece[p];
+        bool is_theirs = !is_rest || all_wide || piece.w;
+        pieces[piece.z < 3 ? piece.z - 1 : 2]++;
+        for (int at = piece.y; at < piece.y + piece.z; at++) {
+            const u16 *half = (const u16 *)got.flat.at + (long)at * K::d_model;
+            if (!is_theirs) {
+                assert_true(got.h.q[(long)at * got.h.n_unit * 128] == 0x55);
+                for (int r = 0; is_rest && r < K::d_model; r++) assert_int_equal(half[r], ((const u16 *)array<float>(1, -77).at)[r % 2]);
+                continue;
+            }
+            array<double> read = got.x.values(got.row_of[at], K::d_model), want((size_t)K::n_ff);
+            for (int f = 0; f < K::n_ff; f++)
+                want[f] = activation64(&K::activation, K::first ? 0 : set.product(piece.x, 0, f, read),
+                                       set.product(piece.x, 1, f, read));
+            check_hidden<K>(got.h, at, want);
+            array<double> hidden = got.h.values(at, K::n_ff);
+            error_sum sum;
+            for (int r = 0; r < K::d_model; r++)
+                sum.add(is_rest ? (double)mote_bf16_f32(half[r]) : (double)got.flat[(long)at * K::d_model + r],
+                        set.product(piece.x, 2, r, hidden));
+            sum.check(is_rest ? 3e-3 : 1e-6, "down", at);
+        }
+    }
+    if (is_rest) return;
+    assert_true(pieces[0] && pieces[1] && pieces[2]);
+    for (unsigned blocks : {1u, 11u}) { /* whoever takes a piece */
+        result again = run_block<K>(set, x, ids, is_rest, all_wide, blocks);
+        assert_true(again.h == got.h && same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(float)));
+    }
+}
+
+template <class K> static void test_block(void **)
+{
+    check_block<K>(0, 0);
+    if (getenv("MOTE_TEST_SHORT")) return; // the same text again
+    check_block<K>(1, 0);
+    check_block<K>(1, 1);
+}
+
+/* ---- the sum ---- */
+
+static void test_sum(void **)
+{
+    enum { ROWS = 3, COLS = 1100 };
+    array<float> flat = normals(ROWS * USED * COLS), weights = normals(ROWS * USED), residual = normals(ROWS * COLS);
+    array<u16> half(flat.n), half_residual(residual.n), half_y(residual.n);
+    static const int place[ROWS * USED] = {5, 0, 3, 2, 1, 4};
+    for (int is_bf16 : {0, 1})
+        for (int has_residual : {0, 1}) {
+            array<float> y((size_t)(ROWS * COLS), NAN);
+            for (long i = 0; is_bf16 && i < (long)flat.n; i++) half[i] = mote_f32_bf16(flat[i]), flat[i] = mote_bf16_f32(half[i]);
+            for (long i = 0; is_bf16 && i < (long)residual.n; i++)
+                half_residual[i] = mote_f32_bf16(residual[i]), residual[i] = mote_bf16_f32(half_residual[i]);
+            MxSum job = {is_bf16 ? (void *)half.at : flat.at, place, weights.at,
+                         !has_residual ? NULL : is_bf16 ? (void *)half_residual.at : residual.at,
+                         is_bf16 ? (void *)half_y.at : y.at, USED, COLS, is_bf16, is_bf16};
+            launch((COLS + 1023) / 1024, ROWS, 256, [&] { mx_sum(job); });
+            for (int i = 0; i < ROWS * COLS; i++) {
+                double want = has_residual ? (double)residual[i] : 0, size = fabs(want);
+                for (int s = 0; s < USED; s++) {
+                    double v = (double)weights[i / COLS * USED + s] * (double)flat[(long)place[i / COLS * USED + s] * COLS + i % COLS];
+                    want += v, size += fabs(v);
+                }
+                double got = is_bf16 ? (double)mote_bf16_f32(half_y[i]) : (double)y[i];
+                assert_true(fabs(got - want) <= 1e-6 * size + (is_bf16 ? 0x1p-8 * fabs(want) : 0));
+            }
+        }
+}
+
+static int end(void **)
+{
+    device_end();
+    return 0;
+}
+
+int main(void)
+{
+    mote_rng_seed(&rng, 53);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_no_number),
+                                       cmocka_unit_test(test_block<swiglu::kind>),
+                                       cmocka_unit_test(test_block<oai::kind>),
+                                       cmocka_unit_test(test_block<relu2::kind>),
+                                       cmocka_unit_test(test_sum)};
+    return cmocka_run_group_tests(tests, NULL, end);
+}
