@@ -24,6 +24,7 @@ static void test_likelihood(void **state)
 {
     const struct model *model = *state;
     need_shared();
+    if (getenv("MOTE_TEST_SHORT")) skip(); /* the prompts go the same ways */
     json_t *golden = json_load_file(model->golden, 0, NULL);
     assert_non_null(golden);
     struct mote_mapfile text;
