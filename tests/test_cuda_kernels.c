@@ -293,7 +293,7 @@ static int spill_allowed(const char *kernel)
         int bytes;
     } allowed[] = {{"gate_up_many", 216},       {"down_many", 32},          {"prefill_linear_128", 32},
                    {"prefill_gate_up_128", 32}, {"prefill_gate_up_64", 48}, {"prefill_down_64", 48},
-                   {"mx_large_gate_up", 352},   {"mx_large_down", 352}};
+                   {"mx_large_gate_up", 16},    {"mx_large_down", 8}};
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (!strcmp(kernel, allowed[i].kernel)) return allowed[i].bytes;
     return 0;
