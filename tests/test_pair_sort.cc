@@ -11,12 +11,12 @@
 #include "cuda/kernels/pair_sort.cuh"
 
 enum { BLOCK = 1024 }; /* as backend/cuda_prefill.c and cuda_mx.c launch it */
-static int sort_warps(int n_expert) /* as mote_cuda_sort_warps */
+static int sort_warps(int n_expert) /* as cuda_sort_job */
 {
     int n = (47 * 1024 / 4 - 2) / n_expert - 3;
     return n > 32 ? 32 : n;
 }
-static size_t sort_shared(const Sort &job) /* as mote_cuda_sort_shared */
+static size_t sort_shared(const Sort &job) /* as cuda_sort_shared */
 {
     size_t counts = ((size_t)(job.n_warp + 3) * (size_t)job.n_expert + 2) * 4;
     return counts > 4096 ? counts : 4096;

@@ -285,34 +285,12 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
 /* The operation moe for n_row > CUDA_DECODE_ROWS, all weights in tiles, nothing for hidden. */
 mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 
-/* ---- pairs by expert: kernels/pair_sort.cuh ---- */
-
-struct cuda_sort_job {
-    const int32_t *ids;
-    int32_t *row_of, *place, *piece, *n_piece;
-    const int32_t *wide;
-    struct mote_step_fault *fault;
-    int n_pair, n_used, n_expert, width, n_warp, n_part;
-};
-/* As many warps of a block as their counts of every expert leave room for in 48 KiB. */
-static inline int mote_cuda_sort_warps(int n_expert)
-{
-    int n = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3;
-    return n > 32 ? 32 : n;
-}
-/* Its dynamic shared memory: that, or what few pairs take. */
-static inline size_t mote_cuda_sort_shared(int n_warp, int n_expert)
-{
-    size_t counts = ((size_t)(n_warp + 3) * (size_t)n_expert + 2) * sizeof(int32_t),
-           few = 2 * 512 * sizeof(int32_t);
-    return counts > few ? counts : few;
-}
-
 /* ---- MXFP4 experts on sm_90: cuda_mx.c, kernels/mx_*.cu ---- */
 
 size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits);
-/* Are all projections MXFP4? */
-int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
+/* Do their kernels take experts of these kinds, if the device is sm_90? All projections MXFP4, and their inputs by wish. */
+int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
+                      const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
 /* Their programs, where there are kernels for the device and for the activations wished for; sets is_mx. */
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
 /* Is the block theirs? They take and give f32 and bf16. */

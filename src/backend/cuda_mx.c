@@ -8,7 +8,7 @@
  * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
  * runs dry; the grid depends on the device alone.
  */
-#include "backend/cuda_backend.h"
+#include "backend/cuda_pairs.h"
 
 /* ---- what the kernels are called with, as they declare it ---- */
 
@@ -74,7 +74,7 @@ static const int large_width[2] = {64, 192},
                  large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
 /* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9:
- * 694 us by small ones and 698 by large ones at 3, 855 and 790 at 6; 2,290 by narrow pieces and 2,330 by wide ones at 96). */
+ * at 6 pairs 855 us by small ones, 795 by large ones; at 96 pairs 2256 by narrow pieces, 2388 by wide ones). */
 enum { LARGE_FROM = 5, WIDE_FROM = 100 };
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
 
@@ -86,43 +86,26 @@ struct scratch {
     struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
     float *hidden;             /* [pairs][n_ff]: large_h before it is quantised */
     void *flat;                /* [pairs][d_model] f32, or bf16 */
-    int32_t *row_of, *place;
-    int32_t *piece, *n_piece, *wide;
+    struct cuda_pairs pairs;
+    int32_t *wide; /* is any row? */
 };
-
-static size_t padded(int64_t n_col)
-{
-    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
-}
-
-static void *take(uint8_t *base, size_t *total, size_t n, size_t size)
-{
-    size_t at = *total, bytes;
-    if (at == SIZE_MAX || !mote_mul_size(n, size, &bytes) || !mote_add_size(bytes, 255, &bytes) ||
-        !mote_add_size(at, bytes / 256 * 256, total))
-        *total = SIZE_MAX;
-    return base ? base + at : NULL;
-}
 
 static size_t cut(const struct mote_backend_limits *l, void *base, struct scratch *s)
 {
-    size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = padded(l->d_model),
-           ff = padded(l->n_ff);
-    s->x.q = take(base, &total, row, d);
-    s->x.scale = take(base, &total, row, d / 32 * sizeof(float));
-    s->large_x.q = take(base, &total, row, d);
-    s->large_x.scale = take(base, &total, row, d / UNIT * sizeof(float));
-    s->h.q = take(base, &total, pair, ff);
-    s->h.scale = take(base, &total, pair, ff / 32 * sizeof(float));
-    s->large_h.q = take(base, &total, pair, ff);
-    s->large_h.scale = take(base, &total, pair, ff / UNIT * sizeof(float));
-    s->hidden = take(base, &total, pair, (size_t)l->n_ff * sizeof(float));
-    s->flat = take(base, &total, pair, (size_t)l->d_model * sizeof(float));
-    s->row_of = take(base, &total, pair, sizeof *s->row_of);
-    s->place = take(base, &total, pair, sizeof *s->place);
-    s->piece = take(base, &total, pair / SMALL_WIDTH + (size_t)l->n_expert, 4 * sizeof *s->piece);
-    s->n_piece = take(base, &total, 1, sizeof *s->n_piece);
-    s->wide = take(base, &total, 1, sizeof *s->wide);
+    size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = cuda_padded(l->d_model),
+           ff = cuda_padded(l->n_ff);
+    s->x.q = cuda_cut(base, &total, row, d);
+    s->x.scale = cuda_cut(base, &total, row, d / 32 * sizeof(float));
+    s->large_x.q = cuda_cut(base, &total, row, d);
+    s->large_x.scale = cuda_cut(base, &total, row, d / UNIT * sizeof(float));
+    s->h.q = cuda_cut(base, &total, pair, ff);
+    s->h.scale = cuda_cut(base, &total, pair, ff / 32 * sizeof(float));
+    s->large_h.q = cuda_cut(base, &total, pair, ff);
+    s->large_h.scale = cuda_cut(base, &total, pair, ff / UNIT * sizeof(float));
+    s->hidden = cuda_cut(base, &total, pair, (size_t)l->n_ff * sizeof(float));
+    s->flat = cuda_cut(base, &total, pair, (size_t)l->d_model * sizeof(float));
+    s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, SMALL_WIDTH);
+    s->wide = cuda_cut(base, &total, 1, sizeof *s->wide);
     return total;
 }
 
@@ -140,9 +123,10 @@ static int is_mxfp4(const struct mote_tile_kind *kind)
            !kind->has_factor;
 }
 
-int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first)
+int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
+                      const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first)
 {
-    int fits = 1;
+    int fits = kernels == MOTE_MOE_FUSED && wish == MOTE_WISH_MXFP4;
     for (int p = first; p < CUDA_PROJECTIONS; p++) fits &= is_mxfp4(&kind[p]);
     return fits;
 }
@@ -150,8 +134,8 @@ int mote_cuda_mx_fits(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int fi
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *e)
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
-    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(e->kind, e->first) || e->x_act != MOTE_WISH_MXFP4 ||
-        e->h_act != MOTE_WISH_MXFP4 || cuda->moe_kernels != MOTE_MOE_FUSED)
+    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(cuda->moe_kernels, e->x_act, e->kind, e->first) ||
+        e->h_act != e->x_act)
         return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);
@@ -177,18 +161,15 @@ int mote_cuda_mx_takes(const struct mote_moe *job)
 
 /* ---- launches ---- */
 
-static unsigned ceil_div(int64_t a, int64_t b)
-{
-    return (unsigned)((a + b - 1) / b);
-}
-
 mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job)
 {
     const struct cuda_experts *e = job->experts->placed;
+    FAIL_IF(!(cuda->limits.act_moe >> MOTE_ACT_MXFP4 & 1), MOTE_INTERNAL,
+            "moe: MXFP4 activations, but the backend's limits leave no scratch for them");
     struct scratch s;
     cut(&cuda->limits, cuda->prefill_scratch, &s);
     cuda->prefill_x_type = -1;
-    int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
+    int n_pair = (int)(job->n_row * job->n_used);
     unsigned n_sm = (unsigned)cuda->info->n_sm;
     double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
     int is_large = e->first == CUDA_GATE && mean >= LARGE_FROM, wide = mean >= WIDE_FROM,
@@ -202,25 +183,13 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .n_col = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16};
     if (is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
-    n_part = n_part < 1 ? 1 : n_part > 16 ? 16 : n_part;
-    struct cuda_sort_job sort = {.ids = job->ids,
-                                 .row_of = s.row_of,
-                                 .place = s.place,
-                                 .piece = s.piece,
-                                 .n_piece = s.n_piece,
-                                 .wide = e->wide,
-                                 .fault = cuda->fault,
-                                 .n_pair = n_pair,
-                                 .n_used = job->n_used,
-                                 .n_expert = e->n_expert,
-                                 .width = width,
-                                 .n_warp = mote_cuda_sort_warps(e->n_expert),
-                                 .n_part = n_part};
+    struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};
-    int64_t units = job->n_row * (int64_t)(padded(job->d_model) / UNIT);
-    TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN, (unsigned)n_part + ceil_div(units, BEGIN_BLOCK / 32), 1,
-                      1, BEGIN_BLOCK, mote_cuda_sort_shared(sort.n_warp, e->n_expert), begin_args));
-    struct mx_list list = {.pieces = {e->slot, s.piece, s.n_piece, s.row_of, n_pair},
+    int64_t units = job->n_row * (int64_t)(cuda_padded(job->d_model) / UNIT);
+    TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN,
+                      (unsigned)sort.n_part + cuda_ceil_div(units, BEGIN_BLOCK / 32), 1, 1, BEGIN_BLOCK,
+                      cuda_sort_shared(&sort), begin_args));
+    struct mx_list list = {.pieces = {e->slot, s.pairs.piece, s.pairs.n_piece, s.pairs.row_of, n_pair},
                            .wide = s.wide,
                            .n_part = (width + SMALL_WIDTH - 1) / SMALL_WIDTH,
                            .is_rest = is_large,
@@ -235,8 +204,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
         TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
-                          ceil_div(n_pair * (int64_t)(padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1, 1,
-                          BEGIN_BLOCK, 0, hidden_args));
+                          cuda_ceil_div(n_pair * (int64_t)(cuda_padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1,
+                          1, BEGIN_BLOCK, 0, hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     struct gate_up_job up = {list, s.x, s.h};
@@ -245,7 +214,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
     TRY(mote_cuda_run(cuda, e->mx_small, DOWN, n_sm, 1, 1, SMALL_BLOCK, shared, down_args));
     struct sum_job sum = {.flat = s.flat,
-                          .place = s.place,
+                          .place = s.pairs.place,
                           .weights = job->weights,
                           .residual = job->residual,
                           .y = job->y,
@@ -254,6 +223,6 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                           .is_flat_bf16 = is_large,
                           .is_bf16 = job->y_type == MOTE_BF16};
     void *sum_args[] = {&sum};
-    return mote_cuda_run(cuda, cuda->mx_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row, 1,
-                         256, 0, sum_args);
+    return mote_cuda_run(cuda, cuda->mx_program, SUM, cuda_ceil_div(job->d_model, 1024), (unsigned)job->n_row,
+                         1, 256, 0, sum_args);
 }

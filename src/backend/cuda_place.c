@@ -28,22 +28,21 @@ static size_t base_bytes(int64_t n_ff, int64_t d_model)
     return base_at(CUDA_DOWN, n_ff) + (size_t)((d_model + 255) / 256 * 256);
 }
 
-/* The table's allocation: slot addresses; of MXFP4 experts, which are wide and the bases behind them. */
+/* The table's allocation: slot addresses; for the MXFP4 kernels, which experts are wide and the bases behind them. */
 static size_t wide_count(size_t n_expert)
 {
     return (n_expert + 3) / 4 * 4;
 }
-static size_t table_bytes(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first, size_t n_expert,
-                          int64_t n_ff, int64_t d_model)
+static size_t table_bytes(int is_mx, size_t n_expert, int64_t n_ff, int64_t d_model)
 {
     size_t bases = wide_count(n_expert) * sizeof(int32_t) + n_expert * base_bytes(n_ff, d_model);
-    return SLOT_BYTES(n_expert) + (mote_cuda_mx_fits(kind, first) ? bases : 0);
+    return SLOT_BYTES(n_expert) + (is_mx ? bases : 0);
 }
 
 /* MXFP4 kernels take tiles sixteen at a time, and look at what lies behind an expert's last one. */
-static size_t slack_bytes(const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first, int64_t n_ff)
+static size_t slack_bytes(int is_mx, const struct mote_tile_kind *down, int64_t n_ff)
 {
-    return mote_cuda_mx_fits(kind, first) ? 16 * mote_tile_bytes(&kind[CUDA_DOWN], n_ff) : 0;
+    return is_mx ? 16 * mote_tile_bytes(down, n_ff) : 0;
 }
 
 /* ---- packing and copying ---- */
@@ -144,8 +143,9 @@ mote_status mote_cuda_expert_bytes(const struct mote_backend_options *options,
         each += status == MOTE_OK ? of_matrix : 0;
     }
     if (status != MOTE_OK) return mote_context(status, "%s", set->name);
-    *bytes = each * n_expert + table_bytes(kind, first, n_expert, set->n_ff, set->d_model) +
-             slack_bytes(kind, first, set->n_ff);
+    int is_mx = mote_cuda_mx_fits(options->moe_kernels, set->act, kind, first);
+    *bytes = each * n_expert + table_bytes(is_mx, n_expert, set->n_ff, set->d_model) +
+             slack_bytes(is_mx, &kind[CUDA_DOWN], set->n_ff);
     return MOTE_OK;
 }
 
@@ -210,21 +210,20 @@ static mote_status put_experts(struct cuda_backend *cuda,
                                const struct mote_matrix *const matrix[CUDA_PROJECTIONS],
                                struct cuda_experts *placed)
 {
-    size_t offset[CUDA_PROJECTIONS],
-        each = 0, n_expert = (size_t)placed->n_expert,
-        table = table_bytes(placed->kind, placed->first, n_expert, placed->n_ff, placed->d_model),
-        bases = base_bytes(placed->n_ff, placed->d_model);
+    int is_mx = mote_cuda_mx_fits(cuda->moe_kernels, placed->x_act, placed->kind, placed->first);
+    size_t offset[CUDA_PROJECTIONS], each = 0, n_expert = (size_t)placed->n_expert,
+                                     table = table_bytes(is_mx, n_expert, placed->n_ff, placed->d_model),
+                                     bases = base_bytes(placed->n_ff, placed->d_model);
     for (int p = placed->first; p < CUDA_PROJECTIONS; p++) {
         offset[p] = each;
         each += mote_tile_matrix_bytes(&placed->kind[p], matrix[p]->n_row, matrix[p]->n_col);
     }
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS,
-                               each * n_expert + slack_bytes(placed->kind, placed->first, placed->n_ff),
+                               each * n_expert + slack_bytes(is_mx, &placed->kind[CUDA_DOWN], placed->n_ff),
                                &placed->data));
     TRY(mote_cuda_device_alloc(cuda, MOTE_MEM_WEIGHTS, table, &placed->slot));
     uint64_t *host;
     TRY(mote_mem_calloc(cuda->budget, MOTE_MEM_TABLES, 1, table, &host));
-    int has_bases = mote_cuda_mx_fits(placed->kind, placed->first);
     int32_t *wide = (int32_t *)(void *)((uint8_t *)host + SLOT_BYTES(n_expert));
     uint8_t *base = (uint8_t *)(wide + wide_count(n_expert));
     mote_status status = MOTE_OK;
@@ -233,14 +232,13 @@ static mote_status put_experts(struct cuda_backend *cuda,
         for (int p = placed->first; p < CUDA_PROJECTIONS && status == MOTE_OK; p++) {
             uint8_t *to = placed->data + (size_t)e * each + offset[p];
             host[e * CUDA_PROJECTIONS + p] = (uint64_t)(uintptr_t)to;
-            status =
-                put_matrix(cuda, &placed->kind[p], &matrix[p][e], to,
-                           has_bases ? base + (size_t)e * bases + base_at(p, placed->n_ff) : NULL, &is_wide);
+            status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to,
+                                is_mx ? base + (size_t)e * bases + base_at(p, placed->n_ff) : NULL, &is_wide);
         }
-        if (has_bases) wide[e] = is_wide, placed->n_wide += wide[e];
+        if (is_mx) wide[e] = is_wide, placed->n_wide += wide[e];
     }
     if (status == MOTE_OK) status = mote_cuda_upload(cuda->cuda, placed->slot, host, table);
-    if (has_bases) {
+    if (is_mx) {
         placed->wide = (const int32_t *)(const void *)((const uint8_t *)placed->slot + SLOT_BYTES(n_expert));
         placed->base = (const uint8_t *)(placed->wide + wide_count(n_expert));
     }

@@ -4,14 +4,15 @@
  *   linear:  convert x | rows of weights x tokens
  *   moe:     convert x, sort pairs by expert | gate and up, activated | down | ordered sum
  *
- * Activations become halves (of numbers rounded to MXFP4 where that is wished: bf16 holds them exactly), or 8-bit integers where all weights that read them are small integers under scales of 128 columns
- * and more (prefill_int8_*.cu). A wish for f32 leaves integers out.
+ * Activations become halves (of numbers rounded to MXFP4 where that is wished: bf16 holds them exactly), or 8-bit
+ * integers where all weights that read them are small integers under scales of 128 columns and more
+ * (prefill_int8_*.cu). A wish for f32 leaves integers out.
  *
  * Owns no memory of its own: everything between the launches lies in cuda->prefill_scratch, cut by `cut`.
  * One idea: a grid depends on the step's shape alone. Which experts were chosen is read on the device; the grid has
  * room for the worst case and blocks without work end at once.
  */
-#include "backend/cuda_backend.h"
+#include "backend/cuda_pairs.h"
 
 /* ---- what the kernels are called with, as they declare it ---- */
 
@@ -131,16 +132,11 @@ static int half_type(enum mote_act_wish wish, int bf16)
     return wish == MOTE_WISH_MXFP4 ? AS_MXFP4 : bf16 ? AS_BF16 : AS_F16;
 }
 
-static size_t padded(int64_t n_col)
-{
-    return ((size_t)n_col + UNIT - 1) / UNIT * UNIT;
-}
-
 /* As prefill_int8_loop.cuh: six stages of `width` tokens, their groups and rows; behind them rows of h (gate_up). */
 static size_t int8_shared_bytes(int width, int64_t n_col, int group, int has_hidden)
 {
     enum { STAGES = 6, HIDDEN_ROW = UNIT + 4 };
-    size_t n_group = (padded(n_col) + (size_t)group - 1) / (size_t)group;
+    size_t n_group = (cuda_padded(n_col) + (size_t)group - 1) / (size_t)group;
     return (size_t)width * (STAGES * UNIT + n_group * 2 * sizeof(float) + sizeof(uint32_t) +
                             (has_hidden ? HIDDEN_ROW * sizeof(float) : 0));
 }
@@ -174,44 +170,30 @@ static void set_types(const struct cuda_backend *cuda, struct cuda_experts *e)
 /* ---- scratch ---- */
 
 struct scratch {
-    uint16_t *x;              /* [max_row][widest input, padded]; or bytes */
-    float *x_scale;           /* [max_row] */
-    float *x_group;           /* bytes: [max_row][groups][2] */
-    uint16_t *h;              /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded]; or bytes */
-    float *h_group;           /* bytes: as h, [groups][2] */
-    float *flat;              /* [max_pair][d_model] */
-    float *shared;            /* [max_row][d_model] */
-    int32_t *row_of, *place;  /* [max_pair] */
-    int32_t *piece, *n_piece; /* [most pieces][4] */
+    uint16_t *x;    /* [max_row][widest input, padded]; or bytes */
+    float *x_scale; /* [max_row] */
+    float *x_group; /* bytes: [max_row][groups][2] */
+    uint16_t *h;    /* [pairs][n_ff, padded], or [max_row][n_ff_shared, padded]; or bytes */
+    float *h_group; /* bytes: as h, [groups][2] */
+    float *flat;    /* [max_pair][d_model] */
+    float *shared;  /* [max_row][d_model] */
+    struct cuda_pairs pairs;
 };
-
-/* The next n * size bytes of the block at `base`, its offset in *total; *total is SIZE_MAX from an overflow on. */
-static void *take(uint8_t *base, size_t *total, size_t n, size_t size)
-{
-    size_t at = *total, bytes;
-    if (at == SIZE_MAX || !mote_mul_size(n, size, &bytes) || !mote_add_size(bytes, 255, &bytes) ||
-        !mote_add_size(at, bytes / 256 * 256, total))
-        *total = SIZE_MAX;
-    return base ? base + at : NULL;
-}
 
 static size_t cut(const struct mote_backend_limits *l, void *base, struct scratch *s)
 {
     size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d_model = (size_t)l->d_model;
-    size_t col = padded(l->max_col > l->d_model ? l->max_col : l->d_model);
-    size_t routed = pair * padded(l->n_ff), shared = row * padded(l->n_ff_shared);
-    s->x = take(base, &total, row, col * sizeof *s->x);
-    s->x_scale = take(base, &total, row, sizeof *s->x_scale);
-    s->x_group = take(base, &total, row, col / LEAST_GROUP * 2 * sizeof *s->x_group);
-    s->h = take(base, &total, routed > shared ? routed : shared, sizeof *s->h);
+    size_t col = cuda_padded(l->max_col > l->d_model ? l->max_col : l->d_model);
+    size_t routed = pair * cuda_padded(l->n_ff), shared = row * cuda_padded(l->n_ff_shared);
+    s->x = cuda_cut(base, &total, row, col * sizeof *s->x);
+    s->x_scale = cuda_cut(base, &total, row, sizeof *s->x_scale);
+    s->x_group = cuda_cut(base, &total, row, col / LEAST_GROUP * 2 * sizeof *s->x_group);
+    s->h = cuda_cut(base, &total, routed > shared ? routed : shared, sizeof *s->h);
     s->h_group =
-        take(base, &total, (routed > shared ? routed : shared) / LEAST_GROUP, 2 * sizeof *s->h_group);
-    s->flat = take(base, &total, pair, d_model * sizeof *s->flat);
-    s->shared = take(base, &total, l->n_ff_shared ? row : 0, d_model * sizeof *s->shared);
-    s->row_of = take(base, &total, pair, sizeof *s->row_of);
-    s->place = take(base, &total, pair, sizeof *s->place);
-    s->piece = take(base, &total, pair / LEAST_WIDTH + (size_t)l->n_expert, 4 * sizeof *s->piece);
-    s->n_piece = take(base, &total, 1, sizeof *s->n_piece);
+        cuda_cut(base, &total, (routed > shared ? routed : shared) / LEAST_GROUP, 2 * sizeof *s->h_group);
+    s->flat = cuda_cut(base, &total, pair, d_model * sizeof *s->flat);
+    s->shared = cuda_cut(base, &total, l->n_ff_shared ? row : 0, d_model * sizeof *s->shared);
+    s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, LEAST_WIDTH);
     return total;
 }
 
@@ -263,11 +245,6 @@ mote_status mote_cuda_prefill_experts(struct cuda_backend *cuda, struct cuda_exp
 
 /* ---- launches ---- */
 
-static unsigned ceil_div(int64_t a, int64_t b)
-{
-    return (unsigned)((a + b - 1) / b);
-}
-
 /* As prefill_loop.cuh cuts it: four stages of `width` tokens, their scales and starts, tables of the kinds. */
 static size_t shared_bytes(int width, const struct mote_tile_kind *a, const struct mote_tile_kind *b)
 {
@@ -300,7 +277,7 @@ static mote_status convert(struct cuda_backend *cuda, const struct scratch *s, c
 {
     struct convert_job job = convert_job(cuda, s, x, n_row, n_col, type);
     void *args[] = {&job};
-    return mote_cuda_run(cuda, cuda->prefill_program, CONVERT, ceil_div(n_row, CONVERT_ROWS), 1, 1,
+    return mote_cuda_run(cuda, cuda->prefill_program, CONVERT, cuda_ceil_div(n_row, CONVERT_ROWS), 1, 1,
                          CONVERT_BLOCK, 0, args);
 }
 
@@ -314,9 +291,9 @@ static int linear_kernel(const struct cuda_backend *cuda, int is_int8, int64_t r
     for (int kernel = LINEAR_32; kernel <= most; kernel++) {
         int64_t width = 32 << kernel, products = is_int8 ? width * 9 : width * 17,
                 unpacking = is_int8 ? 300 + width * 5 : 1940;
-        int64_t blocks = row_blocks * ceil_div(n_token, width);
+        int64_t blocks = row_blocks * cuda_ceil_div(n_token, width);
         int64_t time =
-            ceil_div(blocks, cuda->info->n_sm) * (200 + (products > unpacking ? products : unpacking));
+            cuda_ceil_div(blocks, cuda->info->n_sm) * (200 + (products > unpacking ? products : unpacking));
         if (time >= least) continue;
         least = time;
         best = kernel;
@@ -346,15 +323,15 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
                                                      .y_stride = out->y_stride,
                                                      .n_row = (int)w->n_row,
                                                      .first_block = row_blocks};
-        row_blocks += (int)ceil_div(w->n_row, is_int8 ? INT8_ROWS : BLOCK_ROWS);
+        row_blocks += (int)cuda_ceil_div(w->n_row, is_int8 ? INT8_ROWS : BLOCK_ROWS);
         *done |= 1u << j;
     }
     int kernel = linear_kernel(cuda, is_int8, row_blocks, job->n_row), width = 32 << kernel;
     struct linear_job halves = {s.x, s.x_scale, outs};
     struct int8_linear_job bytes = {{s.x, s.x_group}, outs};
     void *args[] = {is_int8 ? (void *)&bytes : &halves};
-    return mote_cuda_run(cuda, weight->prefill, kernel, (unsigned)row_blocks, ceil_div(job->n_row, width), 1,
-                         is_int8 ? INT8_BLOCK : BLOCK_ONE,
+    return mote_cuda_run(cuda, weight->prefill, kernel, (unsigned)row_blocks,
+                         cuda_ceil_div(job->n_row, width), 1, is_int8 ? INT8_BLOCK : BLOCK_ONE,
                          is_int8 ? int8_shared_bytes(width, weight->n_col, weight->x_type, 0)
                                  : shared_bytes(width, &weight->kind, NULL),
                          args);
@@ -362,37 +339,23 @@ mote_status mote_cuda_prefill_linear(struct cuda_backend *cuda, const struct mot
 
 /* ---- the expert block ---- */
 
-/* Convert x and sort the pairs: by one block for every thousand, up to sixteen. */
+/* Convert x and sort the pairs. */
 static mote_status begin(struct cuda_backend *cuda, const struct scratch *s, const struct mote_moe *job,
                          int n_expert, int width, int type)
 {
     struct convert_job x = convert_job(cuda, s, job->x, job->n_row, job->d_model, type);
-    int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024;
-    struct cuda_sort_job sort = {.ids = job->ids,
-                                 .row_of = s->row_of,
-                                 .place = s->place,
-                                 .piece = s->piece,
-                                 .n_piece = s->n_piece,
-                                 .fault = cuda->fault,
-                                 .n_pair = n_pair,
-                                 .n_used = job->n_used,
-                                 .n_expert = n_expert,
-                                 .width = width,
-                                 .n_warp = mote_cuda_sort_warps(n_expert),
-                                 .n_part = n_part < 1    ? 1
-                                           : n_part > 16 ? 16
-                                                         : n_part};
+    struct cuda_sort_job sort = cuda_sort_job(cuda, &s->pairs, job, n_expert, width, NULL);
     void *args[] = {&x, &sort};
     return mote_cuda_run(cuda, cuda->prefill_program, BEGIN,
-                         (unsigned)sort.n_part + ceil_div(job->n_row, CONVERT_ROWS), 1, 1, CONVERT_BLOCK,
-                         mote_cuda_sort_shared(sort.n_warp, n_expert), args);
+                         (unsigned)sort.n_part + cuda_ceil_div(job->n_row, CONVERT_ROWS), 1, 1, CONVERT_BLOCK,
+                         cuda_sort_shared(&sort), args);
 }
 
 /* gate, up and down of the pairs of a list, to `flat`. */
 static mote_status products(struct cuda_backend *cuda, const struct scratch *s, const struct cuda_experts *e,
                             const struct pieces *list, int kernel, unsigned most_pieces, float *flat)
 {
-    int width = 64 << kernel, h_stride = (int)padded(e->n_ff), is_int8 = e->x_type >= LEAST_GROUP,
+    int width = 64 << kernel, h_stride = (int)cuda_padded(e->n_ff), is_int8 = e->x_type >= LEAST_GROUP,
         up_rows = is_int8                 ? INT8_ROWS
                   : e->first == CUDA_GATE ? BLOCK_ROWS / 2
                                           : BLOCK_ROWS; /* of h that a block makes */
@@ -407,7 +370,8 @@ static mote_status products(struct cuda_backend *cuda, const struct scratch *s, 
     struct int8_gate_up_job up_int8 = {
         .list = *list, .x = {s->x, s->x_group}, .h = h, .n_ff = (int)e->n_ff, .h_stride = h_stride};
     void *up_args[] = {is_int8 ? (void *)&up_int8 : &up};
-    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, ceil_div(h_stride, up_rows), most_pieces, 1, block,
+    TRY(mote_cuda_run(cuda, e->prefill_gate_up, kernel, cuda_ceil_div(h_stride, up_rows), most_pieces, 1,
+                      block,
                       is_int8 ? int8_shared_bytes(width, e->d_model, e->x_type, 1)
                               : shared_bytes(width, &e->kind[e->first], &e->kind[CUDA_UP]),
                       up_args));
@@ -415,7 +379,7 @@ static mote_status products(struct cuda_backend *cuda, const struct scratch *s, 
     struct int8_down_job down_int8 = {.list = *list, .h = h, .flat = flat, .d_model = (int)e->d_model};
     void *down_args[] = {is_int8 ? (void *)&down_int8 : &down};
     return mote_cuda_run(cuda, e->prefill_down, kernel,
-                         ceil_div(e->d_model, is_int8 ? INT8_ROWS : BLOCK_ROWS), most_pieces, 1, block,
+                         cuda_ceil_div(e->d_model, is_int8 ? INT8_ROWS : BLOCK_ROWS), most_pieces, 1, block,
                          is_int8 ? int8_shared_bytes(width, e->n_ff, e->h_type, 0)
                                  : shared_bytes(width, &e->kind[CUDA_DOWN], NULL),
                          down_args);
@@ -438,9 +402,9 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
         int64_t n_pair = job->n_row * job->n_used;
         int kernel = piece_kernel(cuda, experts, n_pair, experts->n_expert), width = 64 << kernel;
         struct pieces list = {.slot = experts->slot,
-                              .piece = s.piece,
-                              .n_piece = s.n_piece,
-                              .row_of = s.row_of,
+                              .piece = s.pairs.piece,
+                              .n_piece = s.pairs.n_piece,
+                              .row_of = s.pairs.row_of,
                               .n_pair = (int)n_pair};
         int64_t most = n_pair / width + (n_pair < experts->n_expert ? n_pair : experts->n_expert);
         TRY(begin(cuda, &s, job, experts->n_expert, width, experts->x_type));
@@ -451,10 +415,10 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
         struct pieces list = {.slot = shared->slot, .n_pair = (int)job->n_row};
         if (!experts || shared->x_type != cuda->prefill_x_type)
             TRY(convert(cuda, &s, job->x, job->n_row, job->d_model, shared->x_type));
-        TRY(products(cuda, &s, shared, &list, kernel, ceil_div(job->n_row, 64 << kernel), s.shared));
+        TRY(products(cuda, &s, shared, &list, kernel, cuda_ceil_div(job->n_row, 64 << kernel), s.shared));
     }
     struct sum_job sum = {.flat = s.flat,
-                          .place = s.place,
+                          .place = s.pairs.place,
                           .weights = job->weights,
                           .shared = shared ? s.shared : NULL,
                           .shared_gate = job->shared_gate,
@@ -463,6 +427,6 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
                           .n_used = job->n_used,
                           .d_model = (int)job->d_model};
     void *args[] = {&sum};
-    return mote_cuda_run(cuda, cuda->prefill_program, SUM, ceil_div(job->d_model, 1024), (unsigned)job->n_row,
-                         1, SUM_BLOCK, 0, args);
+    return mote_cuda_run(cuda, cuda->prefill_program, SUM, cuda_ceil_div(job->d_model, 1024),
+                         (unsigned)job->n_row, 1, SUM_BLOCK, 0, args);
 }
