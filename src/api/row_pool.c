@@ -106,7 +106,7 @@ mote_status mote_row_pool_create(enum mote_format format, enum mote_format scale
 {
     const struct mote_format_traits *traits = mote_format_traits(format);
     int is_planar = traits->family == MOTE_FAMILY_PLANAR;
-    int is_affine = is_planar && format <= MOTE_FORMAT_AFFINE8;
+    int is_affine = mote_format_is_affine(format);
     int32_t group = is_affine ? MOTE_ROW_GROUP : format == MOTE_FORMAT_MLX_NVFP4 ? 16 : is_planar ? 32 : 0;
     int64_t block = group > traits->block_elems ? group : traits->block_elems;
     *out = (struct mote_row_pool){0};

@@ -27,13 +27,12 @@ mote_status mote_format_describe(int index, struct mote_format_info *out)
     for (int f = 0; f < MOTE_FORMAT_COUNT; f++) {
         const struct mote_format_traits *traits = mote_format_traits((enum mote_format)f);
         if (traits->family == MOTE_FAMILY_OTHER || n++ != index) continue;
-        int is_affine = f >= MOTE_FORMAT_AFFINE2 && f <= MOTE_FORMAT_AFFINE8;
         struct mote_format_info info = {.struct_size = out->struct_size,
                                         .name = traits->name,
                                         .block = traits->block_elems,
                                         .block_bytes = traits->block_bytes,
                                         .has_scale = traits->family == MOTE_FAMILY_PLANAR,
-                                        .has_bias = is_affine,
+                                        .has_bias = mote_format_is_affine((enum mote_format)f),
                                         .can_quantise = can_quantise((enum mote_format)f)};
         memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
         return MOTE_OK;

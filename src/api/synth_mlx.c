@@ -5,14 +5,9 @@
 #include "api/synth.h"
 #include "file/mlx_write.h"
 
-static int is_affine(enum mote_format format)
-{
-    return format >= MOTE_FORMAT_AFFINE2 && format <= MOTE_FORMAT_AFFINE8;
-}
-
 static int takes(enum mote_format format)
 {
-    return is_affine(format) || mote_format_traits(format)->family == MOTE_FAMILY_PLAIN;
+    return mote_format_is_affine(format) || mote_format_traits(format)->family == MOTE_FAMILY_PLAIN;
 }
 
 static mote_status create(struct mote_synth *synth, const char *out)
@@ -62,7 +57,7 @@ static mote_status declare(struct mote_synth *synth, const struct mote_synth_ten
                                  .format = from->format,
                                  .n_dim = from->n_dim,
                                  .scale_format = synth->sink->plain,
-                                 .group = is_affine(from->format) ? MOTE_ROW_GROUP : 0,
+                                 .group = mote_format_is_affine(from->format) ? MOTE_ROW_GROUP : 0,
                                  .factor = 1};
     memcpy(tensor.dim, from->dim, sizeof from->dim);
     return mote_mlx_declare(synth->writer, &tensor, n_byte);

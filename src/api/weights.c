@@ -18,11 +18,6 @@ enum mote_format mote_weights_scale_format(enum mote_float_type type)
     return format[type];
 }
 
-static int is_affine(enum mote_format format)
-{
-    return format >= MOTE_FORMAT_AFFINE2 && format <= MOTE_FORMAT_AFFINE8;
-}
-
 /* The layout in planes of a format that is named as its blocks are. */
 static enum mote_format in_planes(enum mote_format format)
 {
@@ -49,7 +44,7 @@ static mote_status read_group(const struct mote_weights *w, const char *what, en
     *group = 0;
     if (mote_format_traits(format)->family != MOTE_FAMILY_PLANAR) return MOTE_OK;
     *group = format == MOTE_FORMAT_MLX_NVFP4 ? 16 : 32;
-    if (!is_affine(format)) return MOTE_OK;
+    if (!mote_format_is_affine(format)) return MOTE_OK;
     *group = w->group ? w->group : 64;
     FAIL_IF(*group != 32 && *group != 64 && *group != 128, MOTE_ARGUMENT,
             "%s: groups of %d columns, expected 32, 64 or 128", what, w->group);
@@ -83,13 +78,15 @@ mote_status mote_weights_read(const struct mote_weights *w, const char *what, in
             (long long)n_col, block, traits->name);
     *matrix = mote_matrix_view(format, w->data, n_row, n_col);
     matrix->group = group;
-    matrix->scale_format = is_affine(format) ? mote_weights_scale_format(w->scale_type) : MOTE_FORMAT_F32;
+    matrix->scale_format =
+        mote_format_is_affine(format) ? mote_weights_scale_format(w->scale_type) : MOTE_FORMAT_F32;
     matrix->scale = w->scale;
     matrix->bias = w->bias;
     size_t n_scale = group ? (size_t)(n_col / group) : 0;
     planes->row_bytes[WEIGHTS_DATA] = matrix->row_bytes;
-    planes->row_bytes[WEIGHTS_SCALE] = n_scale * (is_affine(format) ? mote_float_bytes(w->scale_type) : 1);
-    planes->row_bytes[WEIGHTS_BIAS] = is_affine(format) ? planes->row_bytes[WEIGHTS_SCALE] : 0;
+    planes->row_bytes[WEIGHTS_SCALE] =
+        n_scale * (mote_format_is_affine(format) ? mote_float_bytes(w->scale_type) : 1);
+    planes->row_bytes[WEIGHTS_BIAS] = mote_format_is_affine(format) ? planes->row_bytes[WEIGHTS_SCALE] : 0;
     if (without_memory) return MOTE_OK;
     TRY(check_plane(what, traits->name, "data", w->data, planes->row_bytes[WEIGHTS_DATA]));
     TRY(check_plane(what, traits->name, "scale", w->scale, planes->row_bytes[WEIGHTS_SCALE]));

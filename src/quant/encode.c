@@ -39,7 +39,7 @@ static int is_format(enum mote_format format)
 int mote_can_encode(enum mote_format format)
 {
     if (!is_format(format)) return 0;
-    return encoders[format].row[0] || (format >= MOTE_FORMAT_AFFINE2 && format <= MOTE_FORMAT_AFFINE8);
+    return encoders[format].row[0] || mote_format_is_affine(format);
 }
 
 int mote_encode_uses_importance(enum mote_format format)

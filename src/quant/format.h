@@ -89,6 +89,11 @@ int mote_format_from_gguf(uint32_t gguf_id); /* -1 if unknown */
 size_t mote_format_row_bytes(enum mote_format format, int64_t n_col);
 /* Bits of code per weight of a PLANAR format (2..8). */
 int mote_format_code_bits(enum mote_format format);
+/* Is it one of MLX's affine formats: scale and bias of a group's codes in planes? */
+static inline int mote_format_is_affine(enum mote_format format)
+{
+    return format >= MOTE_FORMAT_AFFINE2 && format <= MOTE_FORMAT_AFFINE8;
+}
 
 /* One matrix of weights, W[n_row][n_col]; row r of a product is sum over c of W[r][c] * x[c].
  * Memory belongs to whoever made the view. No alignment may be assumed of any pointer, PLAIN and PLANAR included:
