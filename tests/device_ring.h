@@ -58,6 +58,31 @@ static inline u32 shared2(u32 at)
 {
     return load_as<u16>(shared + at);
 }
+static inline u32 shared1(u32 at)
+{
+    return shared[at];
+}
+static inline void stage_copy4(u32 to, const void *from)
+{
+    memcpy(shared + to, from, 4);
+}
+static inline void prefetch(const void *) {}
+template <int N> static inline void fewer_registers() {}
+template <int N> static inline void more_registers() {}
+
+/* Lane 8 m + i has the address of row i of matrix m; lane 4 g + t brings rows 2 t, 2 t + 1 of column g. */
+static inline void store_transposed(u32 at, const u32 v[4])
+{
+    device_exchange(&at, sizeof at, [&](u64(*slot)[16]) {
+        int g = device_lane() / 4, t = device_lane() % 4;
+        for (int i = 0; i < 8; i++) {
+            u32 row;
+            u16 half = (u16)(v[i / 2] >> 16 * (i % 2));
+            memcpy(&row, slot[i / 2 * 8 + 2 * t + i % 2], sizeof row);
+            memcpy(shared + row + 2 * g, &half, sizeof half);
+        }
+    });
+}
 
 /* The nearest, of two as near the one whose last bit is 0; beyond 448: 448. */
 static inline u32 device_e4m3(float v)

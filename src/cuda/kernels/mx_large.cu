@@ -110,9 +110,7 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
         MOTE_UNROLL
         for (int i = 0; i < SCALES; i++) {
             int j = thread + i * FILLERS;
-            if (j < count)
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + S::SCALE + j * 4), "l"(rows.scale + scale[i] + unit)
-                             : "memory");
+            if (j < count) stage_copy4(to + S::SCALE + j * 4, rows.scale + scale[i] + unit);
         }
         filled.add();
     }
@@ -236,9 +234,7 @@ template <class T, int N> struct Multiply {
     MOTE_FN void all_units()
     {
         ring.wait_full();
-        u32 low, high, at = ring.stage() + Stage::BASE + tile * 16 + lane / 4;
-        asm volatile("ld.shared.u8 %0, [%1];" : "=r"(low) : "r"(at));
-        asm volatile("ld.shared.u8 %0, [%1];" : "=r"(high) : "r"(at + 8));
+        u32 at = ring.stage() + Stage::BASE + tile * 16 + lane / 4, low = shared1(at), high = shared1(at + 8);
         bases = low | high << 8;
         always = bases != ~0u; // a base is at most 243
         enter();
@@ -270,8 +266,6 @@ template <class Run> MOTE_FN void with_tokens(int count, Run run)
         else run(Part<16>());
     }
 }
-
-MOTE_FN void prefetch(const void *at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
 
 // ---- gate and up ----
 
@@ -321,10 +315,8 @@ MOTE_FN void clear_hidden(const MxLargeGateUp &job, int4 piece, int first_column
 // Registers of the roles; 64 K together, and no more than what the block began with.
 MOTE_FN void set_registers(bool fills)
 {
-    if (WIDTH == 64 && fills) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    else if (WIDTH == 64) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
-    else if (fills) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    else asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    if (fills) fewer_registers<WIDTH == 64 ? 40 : 56>();
+    else more_registers<WIDTH == 64 ? 104 : 224>();
 }
 
 MOTE_FN void gate_up(const MxLargeGateUp &job)
@@ -374,12 +366,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up(const __
 // ---- down ----
 
 constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
-
-MOTE_FN void store_transposed(u32 at, const u32 v[4])
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-                 : "memory");
-}
 
 // Each group has rows of its own, and goes its own way at the end: one's results leave under the others' products.
 template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4 piece, int first_row)

@@ -50,6 +50,27 @@ MOTE_FN u32 shared2(u32 at)
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
     return v;
 }
+MOTE_FN u32 shared1(u32 at)
+{
+    u32 v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+// Four matrices of 8 x 8 halves, transposed; lane 8 m + i has the address of row i of what becomes of matrix m.
+MOTE_FN void store_transposed(u32 at, const u32 v[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+// As stage_copy, of 4 bytes.
+MOTE_FN void stage_copy4(u32 to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+MOTE_FN void prefetch(const void *at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
+// Of each thread of a warpgroup, from here on.
+template <int N> MOTE_FN void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> MOTE_FN void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 // What this thread has copied to shared memory is there for the tensor cores.
 MOTE_FN void copies_seen() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif

@@ -12,6 +12,7 @@
 constexpr int MX_WEIGHT_WINDOW = 11; // E of a row's blocks: base .. base + 11
 constexpr int MX_BASE_SHIFT = 5;
 
+#ifdef __CUDACC__
 MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOTE_FN void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> MOTE_FN void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
@@ -33,6 +34,7 @@ WGMMA_E4M3(16, 8, "%8, %9, %10, %11", "%12", "%13");
 WGMMA_E4M3(32, 16, "%16, %17, %18, %19", "%20", "%21");
 WGMMA_E4M3(48, 24, "%24, %25, %26, %27", "%28", "%29");
 WGMMA_E4M3(64, 32, "%32, %33, %34, %35", "%36", "%37");
+#endif
 
 // E4M3 of v * 2^-5 for the nibbles of the layout (magnitude above the sign; layout.h, E2M1), and how a step of the exponent moves
 // it. As tile.cuh has it, A[n] ^ sign(B[n]) and B[n] ^ sign(A[n]): negatives of the lower half lie inverted.

@@ -1,0 +1,70 @@
+/* device_mx.h: mx_step.cu on the host, for tests of the MXFP4 kernels of sm_90: rows of activations in both of their layouts
+ * (mx_act.cuh), drawn, quantised and read.
+ */
+#ifndef TESTS_DEVICE_MX_H
+#define TESTS_DEVICE_MX_H
+
+#include "device_ring.h"
+
+#include "cuda/kernels/mx_step.cu"
+
+enum { BEGIN_BLOCK = 1024 };
+
+struct mx_rows {
+    int n_row, n_unit;
+    array<i8> q;
+    array<float> scale;
+
+    mx_rows(int rows, int n_col, int scales)
+        : n_row(rows), n_unit((n_col + 127) / 128), q((size_t)(rows * n_unit * 128), 0x55),
+          scale((size_t)(rows * n_unit * scales), NAN)
+    {
+    }
+    MxRows view() { return MxRows{q.at, scale.at}; }
+    /* Of the small kernels' layout. */
+    double value(int row, int c) const
+    {
+        return (double)scale[(long)row * n_unit * 4 + c / 32] * q[(long)row * n_unit * 128 + c];
+    }
+    array<double> values(int row, int n_col) const
+    {
+        array<double> x((size_t)n_col);
+        for (int c = 0; c < n_col; c++) x[c] = value(row, c);
+        return x;
+    }
+    /* Of the large ones'. */
+    double large_value(int row, int c) const
+    {
+        long at = (long)row * n_unit + c / 128;
+        int k = c % 32, position = k % 8 / 4 * 16 + k / 8 * 4 + k % 4;
+        return (double)scale[at] * (double)mote_e4m3_f32((u8)q[at * 128 + c % 128 / 32 * 32 + position]);
+    }
+    bool operator==(const mx_rows &other) const
+    {
+        return same_bytes(q.at, other.q.at, q.n) &&
+               same_bytes(scale.at, other.scale.at, scale.n * sizeof(float));
+    }
+};
+
+/* Blocks of a row lie up to `spread` powers of two apart; some are zeros. */
+static array<float> draw_rows(int n_row, int n_col, int spread)
+{
+    array<float> x = normals((long)n_row * n_col);
+    for (long b = 0; b < (long)x.n / 32; b++) {
+        int below = spread ? (int)mote_rng_below(&rng, (u64)spread + 1) : 0,
+            is_zero = mote_rng_below(&rng, 20) == 0;
+        for (int i = 0; i < 32; i++) x[b * 32 + i] = is_zero ? 0 : ldexpf(x[b * 32 + i], -below);
+    }
+    return x;
+}
+
+static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large,
+                     int *wide)
+{
+    MxRows none = {};
+    MxQuantise job = {x,      small ? small->view() : none, large ? large->view() : none, wide, n_row, n_col,
+                      is_bf16};
+    launch((unsigned)(n_row * ((n_col + 127) / 128) + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
+}
+
+#endif

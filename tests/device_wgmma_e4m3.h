@@ -1,0 +1,93 @@
+/* device_wgmma_e4m3.h: the asynchronous products of mx_wgmma.cuh on the host.
+ *
+ * One idea: a product is made when it is waited for, and reads its operands then: whoever changes them before, in registers or
+ * in shared memory, gets wrong numbers here as there. Sums are exact but for f32; the device's accumulator is narrower.
+ */
+#ifndef TESTS_DEVICE_WGMMA_E4M3_H
+#define TESTS_DEVICE_WGMMA_E4M3_H
+
+#include "device_ring.h"
+
+/* A thread's products under way: those before end[0] are the oldest group's. */
+struct device_products {
+    struct one {
+        float *d;
+        const u32 *a;
+        u32 b; /* the lower half of B's descriptor: rows of 128 bytes, swizzled */
+        int n, fresh;
+    } product[16];
+    int n, end[4], n_group;
+};
+static device_products device_products_of[DEVICE_THREADS];
+
+static inline const float *e4m3_values()
+{
+    static float value[256];
+    if (value[1] == 0)
+        for (int code = 0; code < 256; code++) value[code] = mote_e4m3_f32((u8)code);
+    return value;
+}
+
+/* A warp's 16 rows times n tokens; warp[lane]: the same product as its lanes have it. */
+static inline void device_multiply(const device_products::one *const warp[32])
+{
+    typedef float rows __attribute__((vector_size(64)));
+    const float *value = e4m3_values();
+    const device_products::one &first = *warp[0];
+    rows left[32];
+    for (int k = 0; k < 32; k++)
+        for (int row = 0; row < 16; row++)
+            left[k][row] =
+                value[warp[row % 8 * 4 + k % 16 / 4]->a[k / 16 * 2 + row / 8] >> 8 * (k % 4) & 255];
+    for (int token = 0; token < first.n; token++) {
+        rows sum = {};
+        for (int k = 0; k < 32; k++) {
+            u32 at = (first.b & 0x3FFF) * 16 + (u32)(token * 128 + k);
+            sum += left[k] * value[shared[at ^ (at >> 7 & 7) << 4]];
+        }
+        for (int row = 0; row < 16; row++) {
+            float *d = &warp[row % 8 * 4 + token % 8 / 2]->d[token / 8 * 4 + row / 8 * 2 + token % 2];
+            *d = (first.fresh ? 0 : *d) + sum[row];
+        }
+    }
+}
+
+static inline void products_begin() {}
+static inline void products_end()
+{
+    device_products &mine = device_products_of[device.now];
+    if (mine.n_group == 4) fail_msg("more groups of products under way than are kept");
+    mine.end[mine.n_group++] = mine.n;
+}
+template <int PENDING> static inline void products_wait()
+{
+    device_products &mine = device_products_of[device.now];
+    while (mine.n_group > PENDING) {
+        const device_products *warp = device_products_of + device.now / 32 * 32;
+        device_meet<int>(0, [&](const int *, int *) {
+            for (int p = 0; p < warp->end[0]; p++) {
+                const device_products::one *same[32];
+                for (int lane = 0; lane < 32; lane++) {
+                    same[lane] = &warp[lane].product[p];
+                    if (warp[lane].end[0] != warp->end[0] || same[lane]->b != same[0]->b)
+                        fail_msg("lanes of a warp wait for different products");
+                }
+                device_multiply(same);
+            }
+        });
+        int done = mine.end[0];
+        mine.n -= done, mine.n_group--;
+        memmove(mine.product, mine.product + done, (size_t)mine.n * sizeof mine.product[0]);
+        for (int i = 0; i < mine.n_group; i++) mine.end[i] = mine.end[i + 1] - done;
+    }
+}
+template <int N> struct WgmmaE4M3 {
+    static void add(float (&d)[N / 2], const u32 (&a)[4], u32 b, int fresh)
+    {
+        device_products &mine = device_products_of[device.now];
+        if (mine.n == 16) fail_msg("more products under way than are kept");
+        mine.product[mine.n++] = {d, a, b, N, fresh};
+    }
+};
+
+#endif

@@ -1,0 +1,195 @@
+/* test_mx_large.cc: mx_large.cu, whole, on the host (device_wgmma_e4m3.h), from quantised rows to bf16 results of pairs, held to
+ * decoded weights in float64 on the operands that the kernels themselves read. WIDTH: of a piece, 192 here; test_mx_large64.cc
+ * has the other.
+ */
+#include "device_wgmma_e4m3.h"
+
+extern "C" {
+#include "activation64.h"
+}
+
+#include "device_mx.h"
+
+#ifndef WIDTH
+#define WIDTH 192
+#endif
+#define W0 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+#define MX_SHARED DEVICE_SHARED
+#define D_MODEL 384 /* three units, half of a last block's rows */
+#define N_FF 160    /* ends inside a unit */
+#define ACTIVATION SWIGLU
+#define LIMIT 0.0f
+#include "cuda/kernels/mx_large.cu"
+
+/* Expert WIDE has rows whose scales lie too far apart; the others have no more than the window. */
+enum { EXPERTS = 10, WIDE = 8, USED = 2 };
+
+/* As the backend places them: gate, up and down of one after the other, behind the last 16 tiles of down; bases. */
+struct experts {
+    array<float> w[EXPERTS][3]; /* decoded */
+    array<u8> memory, base;
+    array<u64> slot;
+    array<int> wide;
+
+    experts() : base(EXPERTS * BASE_BYTES, 0), slot(EXPERTS * 3), wide(EXPERTS)
+    {
+        size_t up = Tile<W0, D_MODEL>::BYTES * N_FF / 16, down = Tile<W0, N_FF>::BYTES * D_MODEL / 16;
+        memory = array<u8>(EXPERTS * (2 * up + down) + 16 * Tile<W0, N_FF>::BYTES, 0xA5);
+        for (int e = 0; e < EXPERTS; e++)
+            for (int p = 0; p < 3; p++) {
+                u8 *to = memory.at + (size_t)e * (2 * up + down) + (size_t)p * up;
+                slot[e * 3 + p] = (u64)(uintptr_t)to;
+                draw(e, p, to);
+            }
+        for (int e = 0; e < EXPERTS; e++) assert_int_equal(wide[e], e == WIDE);
+    }
+    static int n_row(int p) { return p == 2 ? D_MODEL : N_FF; }
+    static int n_col(int p) { return p == 2 ? N_FF : D_MODEL; }
+    void draw(int e, int p, u8 *to)
+    {
+        int n_block = n_col(p) / 32, least = 0;
+        array<u8> file((size_t)(n_row(p) * n_block * 17));
+        for (long b = 0; b < (long)file.n / 17; b++) {
+            bool is_zero = mote_rng_below(&rng, 20) == 0; /* under any scale */
+            if (b % n_block == 0) least = 105 + (int)mote_rng_below(&rng, 8);
+            for (int i = 1; i < 17; i++) file[b * 17 + i] = (u8)(is_zero ? 0 : mote_rng_u64(&rng));
+            file[b * 17] = (u8)(is_zero ? (int)mote_rng_below(&rng, 255)
+                                        : least + (int)mote_rng_below(&rng, e == WIDE ? 30 : MX_WEIGHT_WINDOW + 1));
+        }
+        struct mote_matrix m = mote_matrix_view(MOTE_FORMAT_MXFP4, file.at, n_row(p), n_col(p));
+        struct mote_tile_kind kind;
+        assert_int_equal(mote_tile_kind_of(&m, 0, &kind), MOTE_OK);
+        mote_tile_pack(&kind, &m, 0, n_row(p) / 16, to);
+        for (int tile = 0; tile < n_row(p) / 16; tile++)
+            wide[e] |= mote_tile_mx_base(to + (size_t)tile * mote_tile_bytes(&kind, n_col(p)), n_col(p),
+                                         base.at + e * BASE_BYTES + p * FF_PAD + tile * 16);
+        w[e][p] = array<float>((size_t)(n_row(p) * n_col(p)));
+        for (int r = 0; r < n_row(p); r++) mote_decode(&m, r, 0, n_col(p), w[e][p].at + (long)r * n_col(p));
+    }
+    double product(int e, int p, int row, const array<double> &x) const
+    {
+        const float *at = w[e][p].at + (long)row * n_col(p);
+        double sum = 0;
+        for (int c = 0; c < n_col(p); c++) sum += (double)at[c] * x.at[c];
+        return sum;
+    }
+};
+
+static array<double> large_values(const mx_rows &rows, int row, int n_col)
+{
+    array<double> x((size_t)n_col);
+    for (int c = 0; c < n_col; c++) x[c] = rows.large_value(row, c);
+    return x;
+}
+
+/* What a block makes of its rows. */
+struct result {
+    array<int> row_of, place;
+    array<int4> piece;
+    int n_piece, all_wide;
+    mx_rows x, h;
+    array<float> hidden;
+    array<u16> flat;
+};
+static const float UNTOUCHED = -77;
+enum { UNTOUCHED_BF16 = 0xC29A };
+
+static result run_block(const experts &set, const array<float> &x, const array<int> &ids, int all_wide, unsigned blocks)
+{
+    int n_pair = (int)ids.n, rows = n_pair / USED;
+    result to = {array<int>(ids.n), array<int>(ids.n), array<int4>(ids.n / WIDTH + EXPERTS), -1, 0, mx_rows(rows, D_MODEL, 1),
+                 mx_rows(n_pair, N_FF, 1), array<float>(ids.n * N_FF, UNTOUCHED), array<u16>(ids.n * D_MODEL, UNTOUCHED_BF16)};
+    mote_step_fault fault = {};
+    MxQuantise input = {x.at, {}, to.x.view(), &to.all_wide, rows, D_MODEL, 0};
+    Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
+    launch(1 + (unsigned)(rows * to.x.n_unit + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
+    assert_int_equal(to.all_wide, 0);
+    to.all_wide = all_wide;
+    MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, &to.all_wide, WIDTH / SMALL_PIECE, 1, 1};
+    MxLargeGateUp up = {list, set.base.at, to.x.view(), to.hidden.at};
+    MxLargeDown down = {list, set.base.at, to.h.view(), to.flat.at};
+    launch(blocks, 1, BLOCK, [&] { mx_large_gate_up(up); });
+    if (!all_wide) {
+        quantise(to.hidden.at, 0, n_pair, N_FF, NULL, &to.h, &to.all_wide);
+        assert_int_equal(to.all_wide, 0);
+    }
+    launch(blocks, 1, BLOCK, [&] { mx_large_down(down); });
+    return to;
+}
+
+/* A pair's h, and its results of the h that was quantised. */
+static void check_pair(const experts &set, const result &got, int expert, int at)
+{
+    array<double> x = large_values(got.x, got.row_of[at], D_MODEL), h = large_values(got.h, at, N_FF), want((size_t)D_MODEL);
+    const struct mote_activation swiglu = {(enum mote_activation_kind)ACTIVATION, LIMIT};
+    error_sum hidden;
+    double size = 0;
+    for (int f = 0; f < N_FF; f++)
+        hidden.add((double)got.hidden[(long)at * N_FF + f],
+                   activation64(&swiglu, set.product(expert, 0, f, x), set.product(expert, 1, f, x)));
+    hidden.check(1e-5, "gate and up", at);
+    for (int r = 0; r < D_MODEL; r++) want[r] = set.product(expert, 2, r, h), size += want[r] * want[r];
+    for (int r = 0; r < D_MODEL; r++) {
+        double y = (double)mote_bf16_f32(got.flat[(long)at * D_MODEL + r]);
+        if (!(fabs(y - want[r]) <= 0x1p-8 * fabs(want[r]) + 1e-6 * sqrt(size)))
+            fail_msg("down: pair %d, row %d: %g, expected %g", at, r, y, want[r]);
+    }
+}
+
+/* Experts of these many pairs, in turn: a full piece, each number of a part's tokens, what ends inside one, one that is left. */
+static array<int> draw_ids()
+{
+    static const int many[EXPERTS] = {1, 16, 17, 65, 100, 129, 150, 192, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
+    const int *left = getenv("MOTE_TEST_SHORT") ? few : many;
+    int n_pair = 0, given[EXPERTS] = {};
+    for (int e = 0; e < EXPERTS; e++) n_pair += left[e];
+    array<int> ids((size_t)n_pair);
+    for (int i = 0, e = 0; i < n_pair; e = (e + 1) % EXPERTS)
+        if (given[e] < left[e]) ids[i++] = e, given[e]++;
+    return ids;
+}
+
+static void test_block(void **)
+{
+    experts set;
+    array<int> ids = draw_ids();
+    assert_int_equal(ids.n % USED, 0);
+    array<float> x = draw_rows((int)ids.n / USED, D_MODEL, 4);
+    const result got = run_block(set, x, ids, 0, 3);
+    int next = 0, n_left = 0;
+    for (int p = 0; p < got.n_piece; p++) {
+        int4 piece = got.piece[p];
+        assert_true(piece.y == next && piece.z > 0 && piece.z <= WIDTH && piece.w == (piece.x == WIDE));
+        next += piece.z;
+        n_left += piece.w ? piece.z : 0;
+        for (int at = piece.y; at < next; at++) {
+            if (!piece.w) {
+                check_pair(set, got, piece.x, at);
+                continue;
+            }
+            for (int f = 0; f < N_FF; f++) assert_true(got.hidden[(long)at * N_FF + f] == 0);
+            for (int r = 0; r < D_MODEL; r++) assert_int_equal(got.flat[(long)at * D_MODEL + r], UNTOUCHED_BF16);
+        }
+    }
+    assert_int_equal(next, ids.n);
+    assert_int_equal(n_left, 20);
+    result again = run_block(set, x, ids, 0, 1); /* whoever takes a piece */
+    assert_true(same_bytes(again.hidden.at, got.hidden.at, got.hidden.n * sizeof(float)));
+    assert_true(same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(u16)));
+    const result none = run_block(set, x, ids, 1, 3); /* all is the small kernels' */
+    for (long i = 0; i < (long)none.hidden.n; i++) assert_true(none.hidden[i] == UNTOUCHED);
+    for (long i = 0; i < (long)none.flat.n; i++) assert_int_equal(none.flat[i], UNTOUCHED_BF16);
+}
+
+static int end(void **)
+{
+    device_end();
+    return 0;
+}
+
+int main(void)
+{
+    mote_rng_seed(&rng, 59);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
+    return cmocka_run_group_tests(tests, NULL, end);
+}
