@@ -64,7 +64,7 @@ static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *
     MxRows none = {};
     MxQuantise job = {x,      small ? small->view() : none, large ? large->view() : none, wide, n_row, n_col,
                       is_bf16};
-    launch((unsigned)(n_row * ((n_col + 127) / 128) + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
+    launch((unsigned)(n_row * ((n_col + 127) / 128) + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
 }
 
 #endif

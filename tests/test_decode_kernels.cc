@@ -33,7 +33,7 @@
 #include "decode_linear.h"
 
 #define KERNELS mxfp4
-#define W0 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+#define W0 MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0
 #define COLS 352
 #define WARPS 2
 #include "decode_linear.h"

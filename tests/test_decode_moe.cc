@@ -60,7 +60,7 @@ enum { MOST_PARTS = 2 * 64 * 16 };
 /* ---- other activations ---- */
 
 #define Q8_0 MOTE_CODE_C8, 0, 0, 32, MOTE_ITEM_F16, 0, 0, 0
-#define MXFP4 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+#define MXFP4 MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0
 
 #define KERNELS clamped
 #define GATE Q8_0

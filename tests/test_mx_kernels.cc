@@ -15,7 +15,7 @@ extern "C" {
 #include "cuda/kernels/mx_ring.cuh"
 #include "cuda/kernels/tile.cuh"
 
-#define W0 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+#define W0 MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0
 #define MX_SHARED (18432 + 6 * 22400) /* six stages */
 
 /* columns end inside a stage, rows inside a block, hidden columns inside a unit */
@@ -171,7 +171,7 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     mote_step_fault fault = {};
     MxQuantise quantise = {x.at, to.x.view(), {}, NULL, TOKENS, K::d_model, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
-    launch(1 + (unsigned)(TOKENS * to.x.n_unit + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
+    launch(1 + (unsigned)(TOKENS * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
     MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1};
     typename K::up_job up = {list, to.x.view(), to.h.view()};
     typename K::down_job down = {list, to.h.view(), to.flat.at};

@@ -1,5 +1,5 @@
 /* test_mx_large.cc: mx_large.cu, whole, on the host (device_wgmma_e4m3.h), from quantised rows to bf16 results of pairs, held to
- * decoded weights in float64 on the operands that the kernels themselves read. WIDTH: of a piece, 192 here; test_mx_large64.cc
+ * decoded weights in float64 on the operands that the kernels themselves read. WIDTH: of a piece, 224 here; test_mx_large64.cc
  * has the other.
  */
 #include "device_wgmma_e4m3.h"
@@ -11,9 +11,9 @@ extern "C" {
 #include "device_mx.h"
 
 #ifndef WIDTH
-#define WIDTH 192
+#define WIDTH 224
 #endif
-#define W0 MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0
+#define W0 MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0
 #define MX_SHARED DEVICE_SHARED
 #define D_MODEL 384 /* three units, half of a last block's rows */
 #define N_FF 160    /* ends inside a unit */
@@ -102,7 +102,7 @@ static result run_block(const experts &set, const array<float> &x, const array<i
     mote_step_fault fault = {};
     MxQuantise input = {x.at, {}, to.x.view(), &to.all_wide, rows, D_MODEL, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
-    launch(1 + (unsigned)(rows * to.x.n_unit + 31) / 32, 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
+    launch(1 + (unsigned)(rows * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     assert_int_equal(to.all_wide, 0);
     to.all_wide = all_wide;
     MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, &to.all_wide, WIDTH / SMALL_PIECE, 1, 1};
@@ -139,7 +139,7 @@ static void check_pair(const experts &set, const result &got, int expert, int at
 /* Experts of these many pairs, in turn: a full piece, each number of a part's tokens, what ends inside one, one that is left. */
 static array<int> draw_ids()
 {
-    static const int many[EXPERTS] = {1, 16, 17, 65, 100, 129, 150, 192, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
+    static const int many[EXPERTS] = {1, 16, 17, 65, 100, 129, 170, 224, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
     const int *left = getenv("MOTE_TEST_SHORT") ? few : many;
     int n_pair = 0, given[EXPERTS] = {};
     for (int e = 0; e < EXPERTS; e++) n_pair += left[e];

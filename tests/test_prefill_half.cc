@@ -266,9 +266,9 @@ static void test_products(void **state)
     check<Tile<MOTE_CODE_T5, 1, 0, 256, MOTE_ITEM_F16, 0, 0, 0, 512>, 0>(MOTE_FORMAT_TQ1_0, 512, F16);
     check<Tile<MOTE_CODE_C2, 1, 0, 256, MOTE_ITEM_F16, 0, 0, 0, 512>, 0>(MOTE_FORMAT_TQ2_0, 512, F16);
     check<Tile<MOTE_CODE_C1, 1, 0, 128, MOTE_ITEM_F16, 0, 0, 0, 384>, 0>(MOTE_FORMAT_Q1_0, 384, F16);
-    check<Tile<MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 32, MOTE_ITEM_E8M0, 0, -1, 0, 288>, 1>(MOTE_FORMAT_MXFP4,
+    check<Tile<MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0, 288>, 1>(MOTE_FORMAT_MXFP4,
                                                                                           288, BF);
-    check<Tile<MOTE_CODE_LUT4, 0, MOTE_TABLE_E2M1, 16, MOTE_ITEM_UE4M3, 0, -1, 1, 320>, 0>(MOTE_FORMAT_NVFP4,
+    check<Tile<MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 16, MOTE_ITEM_UE4M3, 0, -1, 1, 320>, 0>(MOTE_FORMAT_NVFP4,
                                                                                            320, F16);
 }
 

@@ -418,7 +418,7 @@ static void draw_mx_row(struct weights *w, int64_t row, const mx_rows &is)
 }
 
 /* Every row's base and the tile's verdict, from the file's bytes. */
-static void check_mx_tiles(const struct weights *w, const uint8_t *tiles, size_t bytes)
+static void check_mx_tiles(const struct weights *w, uint8_t *tiles, size_t bytes)
 {
     for (int64_t tile = 0; tile * 16 < w->m.n_row; tile++) {
         uint8_t base[MOTE_TILE_ROWS];
@@ -427,7 +427,11 @@ static void check_mx_tiles(const struct weights *w, const uint8_t *tiles, size_t
             int most = 0, least = 255;
             for (int64_t b = 0; tile * 16 + i < w->m.n_row && b < w->m.n_col / 32; b++) {
                 mx_block at = mx_block_at(w, tile * 16 + i, b);
-                if (mx_is_zero(at)) continue;
+                if (mx_is_zero(at)) {
+                    int e = tiles[(size_t)tile * bytes + (size_t)(w->m.n_col + 127) / 128 * 1024 + (size_t)(b * 16 + i % 8 * 2 + i / 8)];
+                    if (e != base[i]) FAIL(&w->m, "row %d, zeros: E %d, expected the base %d", (int)(tile * 16 + i), e, base[i]);
+                    continue;
+                }
                 most = *at.scale > most ? *at.scale : most;
                 least = *at.scale < least ? *at.scale : least;
             }

@@ -70,13 +70,14 @@ static const struct cuda_text small_text = {
 static const struct cuda_text large_text = {
     .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
 
-static const int large_width[2] = {64, 192},
+static const int large_width[2] = {64, 224},
                  large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
 /* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9:
  * at 6 pairs 855 us by small ones, 795 by large ones; at 96 pairs 2256 by narrow pieces, 2388 by wide ones). */
 enum { LARGE_FROM = 5, WIDE_FROM = 100 };
-enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, BEGIN_BLOCK = 1024, SMALL_BLOCK = 640 };
+enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
+enum { BEGIN_BLOCK = 1024, BEGIN_UNITS = 128 }; /* threads, and units that they quantise (mx_step.cu) */
 
 /* ---- scratch ---- */
 
@@ -119,7 +120,7 @@ size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits)
 
 static int is_mxfp4(const struct mote_tile_kind *kind)
 {
-    return kind->code == MOTE_CODE_LUT4 && kind->table == MOTE_TABLE_E2M1 && kind->item == MOTE_ITEM_E8M0 &&
+    return kind->code == MOTE_CODE_E2M1 && kind->item == MOTE_ITEM_E8M0 &&
            !kind->has_factor;
 }
 
@@ -187,7 +188,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     void *begin_args[] = {&quantise, &sort};
     int64_t units = job->n_row * (int64_t)(cuda_padded(job->d_model) / UNIT);
     TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN,
-                      (unsigned)sort.n_part + cuda_ceil_div(units, BEGIN_BLOCK / 32), 1, 1, BEGIN_BLOCK,
+                      (unsigned)sort.n_part + cuda_ceil_div(units, BEGIN_UNITS), 1, 1, BEGIN_BLOCK,
                       cuda_sort_shared(&sort), begin_args));
     struct mx_list list = {.pieces = {e->slot, s.pairs.piece, s.pairs.n_piece, s.pairs.row_of, n_pair},
                            .wide = s.wide,
@@ -204,7 +205,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
         TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
-                          cuda_ceil_div(n_pair * (int64_t)(cuda_padded(e->n_ff) / UNIT), BEGIN_BLOCK / 32), 1,
+                          cuda_ceil_div(n_pair * (int64_t)(cuda_padded(e->n_ff) / UNIT), BEGIN_UNITS), 1,
                           1, BEGIN_BLOCK, 0, hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }

@@ -25,6 +25,8 @@
  *   C2      R 2 u32, word s >> 1: bits 8 (j & 3) + 2 (2 (s & 1) + (j >> 2)) .. + 1
  *   C4      R 4 u32, word s: byte j & 3, low nibble j < 4, high nibble j >= 4
  *   LUT4    R 4 u32, word s: nibble j; the code is table[nibble]
+ *   E2M1    R 4 u32, word s: the magnitude's three bits of j from bit 4 j on, the sign of j in bit 7 of byte j (j < 4), in bit 3
+ *           of byte j - 4; twice the value is the code
  *   C8      R 8 u32, word 2 s + (j >> 2): byte j & 3, signed (AFFINE8: code - 128)
  *   C3 = C2 + 4 C1, C5 = C4 + 16 C1, C6 = C4 + 16 C2: two planes
  *   T5      13 bytes of base-3 digits, digit n of byte b = ((b * 3^n & 255) * 3) >> 8:
@@ -53,18 +55,18 @@ enum mote_tile_code {
     MOTE_CODE_C6,
     MOTE_CODE_C8,
     MOTE_CODE_LUT4,
+    MOTE_CODE_E2M1,
     MOTE_CODE_T5,
     MOTE_CODE_IQ2XXS,
     MOTE_CODE_IQ3XXS
 };
 /* Tables of LUT4 codes; what a nibble means:
- *   E2M1, IQ4NL  the format's nibble v, rotated: (2 v & 15) | v >> 3 (-0 becomes 0)
+ *   IQ4NL  the format's nibble v, rotated: (2 v & 15) | v >> 3
  *   IQ2 (IQ2_XS, IQ2_S)   8, 25, 43 and, 4 above, their negatives
  *   IQ1 (IQ1_S, IQ1_M)    -9, -7, -1, 1, 7, 9: 8 g - 1 and 8 g + 1 of g = -1, 0, 1
  * ODD: C4, the code is 2 nibble (IQ3_S). */
 enum mote_tile_table {
     MOTE_TABLE_NONE,
-    MOTE_TABLE_E2M1,
     MOTE_TABLE_IQ4NL,
     MOTE_TABLE_ODD,
     MOTE_TABLE_IQ2,
@@ -107,8 +109,8 @@ enum mote_tile_item {
     X(IQ4_XS, LUT4, 0, IQ4NL, 32, S8, 0, 0)        \
     X(TQ1_0, C2, 1, NONE, 0, F16, 0, 0)            \
     X(TQ2_0, C2, 1, NONE, 0, F16, 0, 0)            \
-    X(MXFP4, LUT4, 0, E2M1, 0, E8M0, 0, -1)        \
-    X(NVFP4, LUT4, 0, E2M1, 16, UE4M3, 0, -1)      \
+    X(MXFP4, E2M1, 0, NONE, 0, E8M0, 0, -1)        \
+    X(NVFP4, E2M1, 0, NONE, 16, UE4M3, 0, -1)      \
     X(Q1_0, C1, 1, NONE, 0, F16, 0, 0)             \
     X(Q2_0, C2, 1, NONE, 0, F16, 0, 0)             \
     X(PQ2_0, C2, 1, NONE, 0, F16, 0, 0)            \
@@ -119,15 +121,15 @@ enum mote_tile_item {
     X(AFFINE5, C5, 0, NONE, 0, F16, 1, 0)          \
     X(AFFINE6, C6, 0, NONE, 0, F16, 1, 0)          \
     X(AFFINE8, C8, -128, NONE, 0, F16, 1, 0)       \
-    X(MLX_MXFP4, LUT4, 0, E2M1, 0, E8M0, 0, -1)    \
-    X(MLX_NVFP4, LUT4, 0, E2M1, 16, UE4M3, 0, -1)
+    X(MLX_MXFP4, E2M1, 0, NONE, 0, E8M0, 0, -1)    \
+    X(MLX_NVFP4, E2M1, 0, NONE, 16, UE4M3, 0, -1)
 /* The same for formats that lie wider in MOTE_TILE_KINDS than in their file, when they shall not: 2-bit codes take 22 %
  * more memory than base 3, but 28 instructions a lane and unit to take apart instead of 82, and decode of so few bits is
  * bound by instructions. */
 #define MOTE_TILE_COMPACT_KINDS(X)      \
     X(TQ1_0, T5, 1, NONE, 0, F16, 0, 0) \
     X(PTQ1_0, T5, 1, NONE, 0, F16, 0, 0)
-/* MXFP4 and MLX's FP4: table E2M1 holds twice the value. IQ2_*, IQ1_*, IQ3_*: the item is 2 nibble + 1.
+/* E2M1: codes are twice the value. IQ2_*, IQ1_*, IQ3_*: the item is 2 nibble + 1.
  * E8M0: 255 (no number in OCP) is infinity. UE4M3 has a sign (MLX); 0x7F is 480; GGUF's special cases are resolved.
  * MLX_MXFP8 is decoded to bf16 (exact) and, like F32, F16 and BF16, lies in plain rows (CODE_NONE):
  * [n_row] rows of n_col numbers, a row padded to 16 bytes. */

@@ -222,33 +222,32 @@ void mote_tile_pack(const struct mote_tile_kind *kind, const struct mote_matrix 
 
 /* ---- MXFP4 ---- */
 
-int mote_tile_mx_base(const uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROWS])
+/* Of a packed tile of E2M1: are a row's 32 columns of a block all zeros? */
+static int is_zero_block(const uint8_t *record, int row, int64_t block)
 {
-    enum {
-        UNIT_CODES = 1024,
-        ROW_CODES = 512,
-        LANE = 16
-    }; /* of a unit: row g's words of all lanes, row g + 8's */
-    int64_t n_unit = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS;
-    const uint8_t *item = record + n_unit * UNIT_CODES;
+    enum { UNIT_CODES = 1024, ROW_CODES = 512, LANE = 16 }; /* of a unit: row g's words of all lanes, row g + 8's */
+    const uint8_t *code = record + block / 4 * UNIT_CODES + row / 8 * ROW_CODES + row % 8 * 4 * LANE + block % 4 * 4;
+    uint32_t any = 0;
+    for (int t = 0; t < 4; t++) any |= mote_load_u32(code + t * LANE);
+    return !(any & 0x77777777u);
+}
+
+int mote_tile_mx_base(uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROWS])
+{
+    int64_t n_block = (n_col + MOTE_UNIT_COLS - 1) / MOTE_UNIT_COLS * 4;
     int is_wide = 0;
     for (int row = 0; row < MOTE_TILE_ROWS; row++) {
-        int g = row % 8, r = row / 8, most = 0, least = 255;
-        for (int64_t unit = 0; unit < n_unit; unit++)
-            for (int s = 0; s < 4; s++) {
-                uint32_t word, any = 0;
-                for (int t = 0; t < 4; t++) {
-                    memcpy(&word, record + unit * UNIT_CODES + r * ROW_CODES + (4 * g + t) * LANE + 4 * s,
-                           sizeof word);
-                    any |= word;
-                }
-                if (!any) continue;
-                int e = item[((unit * 4 + s) * 8 + g) * 2 + r];
-                most = e > most ? e : most;
-                least = e < least ? e : least;
-            }
+        uint8_t *item = record + n_block * 256 + row % 8 * 2 + row / 8; /* of block 0; 16 bytes to the next */
+        int most = 0, least = 255;
+        for (int64_t block = 0; block < n_block; block++) {
+            if (is_zero_block(record, row, block)) continue;
+            most = item[block * 16] > most ? item[block * 16] : most;
+            least = item[block * 16] < least ? item[block * 16] : least;
+        }
         base[row] = (uint8_t)(most > MOTE_MX_WINDOW ? most - MOTE_MX_WINDOW : 0);
         is_wide |= least < base[row] || most == 255;
+        for (int64_t block = 0; block < n_block; block++)
+            if (is_zero_block(record, row, block)) item[block * 16] = base[row];
     }
     return is_wide;
 }

@@ -114,6 +114,18 @@ static void write_lut4(const struct mote_pack_row row[16], uint8_t *const plane[
             nibbles(mote_load_u64(row[g + 8 * (i >> 2)].code + 32 * (i & 3) + 8 * t)));
 }
 
+static void write_e2m1(const struct mote_pack_row row[16], uint8_t *const plane[3])
+{
+    FOR_LANES(g, t, lane)
+    for (int i = 0; i < 8; i++) { /* row, sub-block */
+        const struct mote_pack_row *from = row + g + 8 * (i >> 2);
+        uint32_t low = four(from, t, i & 3, 0), high = four(from, t, i & 3, 1);
+        uint64_t both = low | (uint64_t)high << 32;
+        put(plane[0] + 512 * (i >> 2) + 16 * lane + 4 * (i & 3),
+            nibbles(both & 0x0707070707070707u) | (low & 0x08080808u) << 4 | (high & 0x08080808u));
+    }
+}
+
 /* Four bytes of digits in base 3 from five words of four digits each: as a fraction's digits, the fraction rounded up
  * to a 256th. */
 static inline uint32_t trits(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e)
@@ -168,6 +180,7 @@ const struct mote_pack_code mote_pack_code_of[] = {
     [MOTE_CODE_C6] = {{32, 16}, write_c6},
     [MOTE_CODE_C8] = {{64}, write_c8},
     [MOTE_CODE_LUT4] = {{32}, write_lut4},
+    [MOTE_CODE_E2M1] = {{32}, write_e2m1},
     [MOTE_CODE_T5] = {{8, 4, 1}, write_t5},
     [MOTE_CODE_IQ2XXS] = {{16}, write_iq2xxs},
     [MOTE_CODE_IQ3XXS] = {{16, 8}, write_iq3xxs},

@@ -61,15 +61,6 @@ static inline void rotate(uint8_t *code, int n)
     for (int j = 0; j < n; j++) code[j] = (uint8_t)((code[j] << 1 & 15) | code[j] >> 3);
 }
 
-/* The same for FP4; -0 becomes 0. */
-static inline void rotate_fp4(uint8_t *code, int n)
-{
-    for (int j = 0; j < n; j++) {
-        uint8_t rotated = (uint8_t)((code[j] << 1 & 15) | code[j] >> 3);
-        code[j] = rotated == 1 ? 0 : rotated;
-    }
-}
-
 READER(Q4_0)
 {
     FOR_BLOCKS(b, code, 32, 18)
@@ -132,7 +123,6 @@ READER(MXFP4)
     FOR_BLOCKS(b, code, 32, 17)
     {
         halves(b + 1, code);
-        rotate_fp4(code, 32);
         take_item(out, code, 32, b, 1);
     }
 }
@@ -147,7 +137,6 @@ READER(NVFP4)
                 code[16 * s + j] = b[4 + 8 * s + j] & 15;
                 code[16 * s + 8 + j] = b[4 + 8 * s + j] >> 4;
             }
-        rotate_fp4(code, 64);
         uint8_t scale[4];
         for (int s = 0; s < 4; s++) scale[s] = b[s] == 0x7F ? 0 : b[s] & 0x7F;
         take_item(out, code, 64, scale, 4);
@@ -532,14 +521,12 @@ READER(AFFINE8)
 READER(MLX_MXFP4)
 {
     stream(w, row, unit, n, 4, out->code);
-    rotate_fp4(out->code, n);
     memcpy(out->item, w->scale + row * (w->n_col / 32) + unit * 4, (size_t)(n / 32));
 }
 
 READER(MLX_NVFP4)
 {
     stream(w, row, unit, n, 4, out->code);
-    rotate_fp4(out->code, n);
     memcpy(out->item, w->scale + row * (w->n_col / 16) + unit * 8, (size_t)(n / 16));
 }
 

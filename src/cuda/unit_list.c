@@ -23,8 +23,8 @@
 #define TILE_TQ1_0 TILE_TEXT(T5, 1, NONE, "256", F16, 0, 0) /* compact; otherwise it is TQ2_0's */
 #define TILE_TQ2_0 TILE_TEXT(C2, 1, NONE, "256", F16, 0, 0)
 #define TILE_Q1_0 TILE_TEXT(C1, 1, NONE, "128", F16, 0, 0)
-#define TILE_MXFP4 TILE_TEXT(LUT4, 0, E2M1, "32", E8M0, 0, -1)
-#define TILE_NVFP4 "MOTE_CODE_LUT4,0,MOTE_TABLE_E2M1,16,MOTE_ITEM_UE4M3,0,-1,1" /* with a tensor scale */
+#define TILE_MXFP4 TILE_TEXT(E2M1, 0, NONE, "32", E8M0, 0, -1)
+#define TILE_NVFP4 "MOTE_CODE_E2M1,0,MOTE_TABLE_NONE,16,MOTE_ITEM_UE4M3,0,-1,1" /* with a tensor scale */
 #define TILE_AFFINE4 TILE_TEXT(C4, 0, NONE, "64", BF16, 1, 0)
 
 #define LINEAR(name)                                                     \
@@ -143,7 +143,7 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MX("mx_small.cu", MX_TEXT "D_MODEL=7168 N_FF=512" SWIGLU, "swiglu"),
     MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880" RELU2, "relu2"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64" SWIGLU, "64"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=192" SWIGLU, "192"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=224" SWIGLU, "224"),
     {{NULL, NULL}, NULL, 0},
 };
 

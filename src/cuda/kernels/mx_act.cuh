@@ -25,28 +25,6 @@ MOTE_FN void mx_put_block(float x, const MxRows &rows, size_t row, int n_unit, i
     if (lane == 0) rows.scale[at] = mxfp4_scale(e) * 0.5f;
 }
 
-// The largest magnitude of a block, as bits, when a lane holds columns 4 lane .. + 3 of a unit.
-MOTE_FN u32 mx_most(float4 x)
-{
-    u32 most = max(max(float_bits(x.x) & 0x7FFFFFFF, float_bits(x.y) & 0x7FFFFFFF),
-                   max(float_bits(x.z) & 0x7FFFFFFF, float_bits(x.w) & 0x7FFFFFFF));
-    MOTE_UNROLL
-    for (int i = 1; i < 8; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
-    return most;
-}
-MOTE_FN u32 mx_bytes(int a, int b, int c, int d) { return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24; }
-
-// Small: a unit of a row, by one warp: columns 4 lane .. + 3.
-MOTE_FN void mx_put_blocks(float4 x, const MxRows &rows, size_t row, int n_unit, int unit)
-{
-    int lane = threadIdx.x % 32, e = mxfp4_exponent(mx_most(x));
-    size_t block = (row * n_unit + unit) * 4 + lane / 8;
-    float inverse = mxfp4_inverse(e);
-    u32 four = mx_bytes(mxfp4_twice(x.x, inverse), mxfp4_twice(x.y, inverse), mxfp4_twice(x.z, inverse), mxfp4_twice(x.w, inverse));
-    *(u32 *)(rows.q + block * 32 + lane % 8 * 4) = e == MXFP4_NO_NUMBER ? 0 : four;
-    if (lane % 8 == 0) rows.scale[block] = mxfp4_scale(e) * 0.5f;
-}
-
 // How far below a unit's largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
 constexpr int MX_TOP = 6, MX_WINDOW = 14;
 
@@ -61,20 +39,57 @@ MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
 }
 #endif
 
-// Large: a unit of a row, by one warp: columns 4 lane .. + 3. Returns whether a block lies below what e4m3 holds beside the largest.
-MOTE_FN bool mx_put_unit(float4 x, const MxRows &rows, size_t row, int n_unit, int unit)
-{
-    int lane = threadIdx.x % 32;
-    u32 most = mx_most(x);
-    int e = mxfp4_exponent(most), top = __reduce_max_sync(~0u, e);
-    bool is_number = top != MXFP4_NO_NUMBER, is_wide = is_number && most > 0 && top - e > MX_WINDOW;
-    float inverse = mxfp4_inverse(e), up = is_number ? bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23) : 0;
-    u32 four = pack_e4m3x4(mxfp4_value(x.x, inverse) * up, mxfp4_value(x.y, inverse) * up, mxfp4_value(x.z, inverse) * up,
-                           mxfp4_value(x.w, inverse) * up);
-    size_t at = row * n_unit + unit;
-    *(u32 *)(rows.q + at * 128 + lane / 8 * 32 + (lane & 1) * 16 + (lane >> 1 & 3) * 4) = is_number ? four : 0;
-    if (lane == 0) rows.scale[at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
-    return __any_sync(~0u, is_wide);
-}
+// Sixteen neighbouring columns of a unit as e2m1 values, in a lane; two neighbouring lanes have a block, eight the unit.
+struct MxSixteen {
+    float v[16];
+    u32 most; // of the block, as bits
+    int e;
+
+    MOTE_FN MxSixteen(const float (&x)[16]) : most(0)
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < 16; i++) most = max(most, float_bits(x[i]) & 0x7FFFFFFF);
+        most = max(most, __shfl_xor_sync(~0u, most, 1));
+        e = mxfp4_exponent(most);
+        float inverse = mxfp4_inverse(e);
+        MOTE_UNROLL
+        for (int i = 0; i < 16; i++) v[i] = mxfp4_value(x[i], inverse);
+    }
+    // Twice the values of columns 4 i .. + 3, as s8. (Beside 1.5 * 2^23 an integer is a float's low bits.)
+    MOTE_FN u32 twice(int i) const
+    {
+        u32 w[4];
+        MOTE_UNROLL
+        for (int j = 0; j < 4; j++) w[j] = float_bits(__fmaf_rn(v[4 * i + j], 2, 12582912.0f));
+        return prmt(prmt(w[0], w[1], 0x0040), prmt(w[2], w[3], 0x0040), 0x5410);
+    }
+    // at: which of all rows' units; part: which columns.
+    MOTE_FN void put_small(const MxRows &rows, size_t at, int part) const
+    {
+        uint4 q = make_uint4(twice(0), twice(1), twice(2), twice(3));
+        *(uint4 *)(rows.q + at * 128 + part * 16) = e == MXFP4_NO_NUMBER ? make_uint4(0, 0, 0, 0) : q;
+        if (part % 2 == 0) rows.scale[at * 4 + part / 2] = mxfp4_scale(e) * 0.5f;
+    }
+    // The largest exponent of the unit.
+    MOTE_FN int top() const
+    {
+        int v = max(e, __shfl_xor_sync(~0u, e, 2));
+        return max(v, __shfl_xor_sync(~0u, v, 4));
+    }
+    // Whether the block lies below what e4m3 holds beside the largest.
+    MOTE_FN bool is_wide(int top) const { return top != MXFP4_NO_NUMBER && most > 0 && top - e > MX_WINDOW; }
+    MOTE_FN void put_large(const MxRows &rows, size_t at, int part, int top) const
+    {
+        bool is_number = top != MXFP4_NO_NUMBER;
+        float up = is_number ? bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23) : 0;
+        u32 q[4];
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++)
+            q[i] = is_number ? pack_e4m3x4(v[4 * i] * up, v[4 * i + 1] * up, v[4 * i + 2] * up, v[4 * i + 3] * up) : 0;
+        i8 *to = rows.q + at * 128 + part / 2 * 32 + part % 2 * 8;
+        *(uint2 *)to = make_uint2(q[0], q[2]), *(uint2 *)(to + 16) = make_uint2(q[1], q[3]);
+        if (part == 0) rows.scale[at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
+    }
+};
 
 #endif

@@ -6,13 +6,13 @@
 //
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
 // stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
-// apart costs as many instructions for 16 tokens as for 192, and is what there is least room for: where experts have many tokens,
-// two groups take 192 of them in four parts and make the next operands while products are under way; where they have few, four
+// apart costs as many instructions for 8 tokens as for 224, and is what there is least room for: where experts have many tokens,
+// two groups take up to 224 of them in four parts, one multiplying while the other makes operands; where they have few, four
 // groups hide each other's latencies. The fp8 accumulator keeps about 14 bits, so a unit's products are added up in f32 with the
 // tokens' scale.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
-// of a piece, 64 or 192; MX_SHARED.
+// of a piece, 64 or 224; MX_SHARED.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
@@ -21,7 +21,7 @@
 
 constexpr int FILLERS = 128, GROUP = 128; // threads
 constexpr int GROUPS = WIDTH == 64 ? 4 : 2, PARTS = WIDTH == 64 ? 1 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
-static_assert(PARTS == 1 || PARTS % 2 == 0, "the sums of a part and of the next would meet");
+static_assert(WIDTH % (PARTS * 8) == 0, "parts are whole columns of products");
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
@@ -120,25 +120,22 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
 
 // A warp's 16 rows of a unit on their way to operands.
 struct Codes {
-    u32 w[8], step[2]; // step: of sub-block lane % 4, rows g and g + 8
-    // bases: of row g in the low byte, of row g + 8 above it
+    u32 w[8], step[4]; // step: of a sub-block eight times E - base, row g in the low byte, row g + 8 above it
+    // bases: eight times them, likewise
     MOTE_FN void load(u32 code, u32 item, u32 bases)
     {
         uint4 a = shared16(code), b = shared16(code + 512);
-        int both = (int)shared2(item);
         w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
-        // a block of zeros may have any scale
-        step[0] = (u32)min(max((both & 255) - (int)(bases & 255), 0), MX_WEIGHT_WINDOW);
-        step[1] = (u32)min(max((both >> 8) - (int)(bases >> 8 & 255), 0), MX_WEIGHT_WINDOW);
+        MOTE_UNROLL
+        for (int s = 0; s < 4; s++) step[s] = shared2(item + 16 * s) * 8 - bases;
     }
-    // Operands of sub-blocks 2 half, 2 half + 1.
-    MOTE_FN void unpack(int half, u32 (&a)[4][4], u32 again) const
+    MOTE_FN void unpack(u32 (&a)[4][4], u32 byte) const
     {
         MOTE_UNROLL
-        for (int s = 2 * half; s < 2 * half + 2; s++)
+        for (int s = 0; s < 4; s++)
             MOTE_UNROLL
             for (int r = 0; r < 2; r++) {
-                MxTable table(__shfl_sync(~0u, step[r], (threadIdx.x & 28) | s), again);
+                MxTable table(prmt(step[s], 0, r ? 0x1111 : 0x0000), byte);
                 table.look_up(w[4 * r + s], a[s][r], a[s][2 + r]);
             }
     }
@@ -165,21 +162,20 @@ template <int N> MOTE_FN void add_unit(float (&acc)[N / 2], const float (&part)[
 // acc[part] = 16 rows of this warp's times tokens N part ..; bases: of row g in the low byte, of row g + 8 above it: what rows are
 // to be multiplied by (row_scale).
 //
-// A product takes some 300 cycles from its start to its sum, most of them waiting. With several parts two are under way: each
-// part's is begun before the sum of the part before is waited for, and the next unit's operands are made meanwhile.
+// A product takes some 300 cycles from its start to its sum, most of them waiting. Of several parts two are under way; while the
+// last is added up and the next unit's operands are made, the other groups' are.
 template <class T, int N> struct Multiply {
     float (&acc)[PARTS][N / 2];
     Ring &ring;
-    float part[2][N / 2];
-    u32 a[4][4], next[4][4]; // operands of this unit and of the next
-    Codes codes;
-    u32 bases, again;
+    float part[PARTS > 1 ? 2 : 1][N / 2];
+    u32 a[4][4];
+    Codes codes; // of the next unit
+    u32 bases, byte;
     int lane, tile;
-    bool always; // which the compiler does not know: it moves nothing out of a branch
 
     MOTE_FN Multiply(Ring &r, float (&sums)[PARTS][N / 2]) : acc(sums), ring(r)
     {
-        lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32, again = opaque(mx_table(12, true));
+        lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32, byte = opaque(MX_BYTE);
         MOTE_UNROLL
         for (int i = 0; i < PARTS * (N / 2); i++) acc[i / (N / 2)][i % (N / 2)] = 0;
     }
@@ -188,47 +184,30 @@ template <class T, int N> struct Multiply {
     {
         ring.wait_full();
         u32 stage = ring.stage();
-        codes.load(stage + Stage::CODE + tile * 1024 + lane * 16, stage + Stage::ITEM + tile * 64 + lane % 4 * 16 + lane / 4 * 2, bases);
+        codes.load(stage + Stage::CODE + tile * 1024 + lane * 16, stage + Stage::ITEM + tile * 64 + lane / 4 * 2, bases * 8);
     }
     MOTE_FN void release(u32 empty)
     {
         __syncwarp();
         if (lane == 0) barrier_arrive(empty);
     }
-    MOTE_FN u32 tokens() const { return ring.stage() >> 4 | 1u << 16; } // the lower half of their descriptor
-
-    // A unit. (Over its end the compiler would let no product go on.)
+    // A unit, whose operands are made; and the next one's, if there is one. (Over its end the compiler would let no product go on.)
     MOTE_FN void unit(bool more)
     {
-        u32 b = tokens(), scale = ring.stage() + Stage::SCALE + lane % 4 * 8, empty = ring.empty();
+        u32 b = ring.stage() >> 4 | 1u << 16; // the lower half of the tokens' descriptor
+        u32 scale = ring.stage() + Stage::SCALE + lane % 4 * 8, empty = ring.empty();
         ring.next();
         multiply<N>(part[0], a, b);
+        if constexpr (PARTS > 1) multiply<N>(part[1], a, b + N * 8);
+        if (more) enter();
         MOTE_UNROLL
         for (int p = 0; p < PARTS; p++) {
-            if (p + 1 < PARTS) multiply<N>(part[(p + 1) & 1], a, b + (p + 1) * N * 8);
-            if (p == 0 && more) enter();
-            if (p > 0 && p < 3 && more && always) codes.unpack(p - 1, next, again);
             if (p + 1 < PARTS) products_wait<1>();
             else products_wait<0>();
             add_unit<N>(acc[p], part[p & 1], scale + p * N * 4);
+            if (p + 2 < PARTS) multiply<N>(part[p & 1], a, b + (p + 2) * N * 8);
         }
-        MOTE_UNROLL
-        for (int i = 0; i < 16; i++) a[i / 4][i % 4] = next[i / 4][i % 4];
-        release(empty);
-    }
-    // The same with one part, where the other groups' products are enough.
-    MOTE_FN void plain_unit(bool more)
-    {
-        u32 scale = ring.stage() + Stage::SCALE + lane % 4 * 8, empty = ring.empty();
-        multiply<N>(part[0], a, tokens());
-        ring.next();
-        products_wait<0>();
-        add_unit<N>(acc[0], part[0], scale);
-        if (more) {
-            enter();
-            codes.unpack(0, a, again);
-            codes.unpack(1, a, again);
-        }
+        if (more) codes.unpack(a, byte);
         release(empty);
     }
     MOTE_FN void all_units()
@@ -236,35 +215,25 @@ template <class T, int N> struct Multiply {
         ring.wait_full();
         u32 at = ring.stage() + Stage::BASE + tile * 16 + lane / 4, low = shared1(at), high = shared1(at + 8);
         bases = low | high << 8;
-        always = bases != ~0u; // a base is at most 243
         enter();
-        codes.unpack(0, a, again);
-        codes.unpack(1, a, again);
+        codes.unpack(a, byte);
         MOTE_ROLLED
-        for (int u = 0; u < T::UNITS; u++) {
-            if constexpr (PARTS == 1) plain_unit(u + 1 < T::UNITS);
-            else unit(u + 1 < T::UNITS);
-        }
+        for (int u = 0; u < T::UNITS; u++) unit(u + 1 < T::UNITS);
     }
 };
 MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r & 255) + MX_BASE_SHIFT) << 23); }
 
-// run(part): with part.n, the tokens of a part of a piece of so many.
+// run(part): with part.n, the tokens of a part, of a piece of so many.
 template <int N> struct Part {
     static constexpr int n = N;
 };
-template <class Run> MOTE_FN void with_tokens(int count, Run run)
+template <int N, class Run> MOTE_FN void with_tokens(int count, Run run)
 {
-    constexpr int MOST = WIDTH / PARTS; // 64, 48
-    if constexpr (WIDTH == 64) {
-        if (count > 32) run(Part<MOST>());
-        else if (count > 16) run(Part<32>());
-        else run(Part<16>());
-    } else {
-        if (count > 2 * MOST + 32) run(Part<MOST>());
-        else if (count > 64) run(Part<32>());
-        else run(Part<16>());
+    constexpr int LESS = WIDTH == 64 ? (N > 16 ? N - 16 : 8) : N - 8;
+    if constexpr (N > (WIDTH == 64 ? 8 : 16)) {
+        if (count <= PARTS * LESS) return with_tokens<LESS>(count, run);
     }
+    run(Part<N>());
 }
 
 // ---- gate and up ----
@@ -281,12 +250,14 @@ template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring,
     u32 bases = products.bases;
     float *sums = (float *)out_buffer(); // [token][rows of gate, of up]
     MOTE_UNROLL
-    for (int slice = 0; slice < PARTS * N / UP_SLICE; slice++) {
+    for (int slice = 0; slice < (PARTS * N + UP_SLICE - 1) / UP_SLICE; slice++) {
         if (slice * UP_SLICE >= piece.z) break;
         meet(1, CONSUMERS);
         MOTE_UNROLL
         for (int i = 0; i < UP_SLICE / 2; i++) {
-            int at = slice * (UP_SLICE / 2) + i, token = i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
+            int at = slice * (UP_SLICE / 2) + i;
+            if (at >= PARTS * (N / 2)) break; // 8 tokens
+            int token = i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
             sums[token * UP_ROW + warp * 16 + g + 8 * r] = acc[at / (N / 2)][at % (N / 2)] * row_scale(bases, r);
         }
         meet(1, CONSUMERS);
@@ -355,7 +326,7 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
                 clear_hidden(job, piece, item % UP_BLOCKS * HIDDEN);
                 continue;
             }
-            with_tokens(piece.z, [&](auto part) { gate_up_item<part.n>(job, ring, piece, item % UP_BLOCKS * HIDDEN); });
+            with_tokens<WIDTH / PARTS>(piece.z, [&](auto part) { gate_up_item<part.n>(job, ring, piece, item % UP_BLOCKS * HIDDEN); });
         }
     }
 }
@@ -381,13 +352,14 @@ template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4
     u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16;
     int token = thread % GROUP / 8, chunk = thread % 8, column = first_row + group * 64 + chunk * 8; // 16 bytes a thread
     MOTE_UNROLL
-    for (int slice = 0; slice < PARTS * N / DOWN_SLICE; slice++) {
+    for (int slice = 0; slice < (PARTS * N + DOWN_SLICE - 1) / DOWN_SLICE; slice++) {
         if (slice * DOWN_SLICE >= piece.z) break;
         meet(2 + group, GROUP);
         u32 v[4]; // 8 x 8: tokens 0 .. 7 and rows g, rows g + 8; tokens 8 .. 15
         MOTE_UNROLL
         for (int i = 0; i < 4; i++) {
             int r = i & 1, from = slice * (DOWN_SLICE / 2) + (i >> 1) * 4 + 2 * r;
+            if (from >= PARTS * (N / 2)) from = 2 * r; // 8 tokens: the others are nobody's
             const float *sum = &acc[from / (N / 2)][from % (N / 2)];
             v[i] = pack_bf16x2(sum[0] * row_scale(bases, r), sum[1] * row_scale(bases, r));
         }
@@ -431,7 +403,7 @@ MOTE_FN void down(const MxLargeDown &job)
             int4 piece = job.list.pieces.piece[item / DOWN_BLOCKS];
             if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / DOWN_BLOCKS);
             if (piece.w) continue;
-            with_tokens(piece.z, [&](auto part) { down_item<part.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
+            with_tokens<WIDTH / PARTS>(piece.z, [&](auto part) { down_item<part.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
         }
     }
 }

@@ -22,32 +22,43 @@ struct MxQuantise {
     int is_bf16;
 };
 
-// Unit `at` of all rows' units, by one warp.
-MOTE_FN void quantise_unit(const MxQuantise &job, int at)
+// Four of all rows' units by a warp.
+constexpr int WARP_UNITS = 4;
+MOTE_FN void quantise_units(const MxQuantise &job, int warp)
 {
-    int n_unit = (job.n_col + 127) / 128, row = at / n_unit, unit = at % n_unit, column = unit * 128 + threadIdx.x % 32 * 4;
+    int lane = threadIdx.x % 32, n_unit = (job.n_col + 127) / 128, at = warp * WARP_UNITS + lane / 8, part = lane % 8;
+    int row = at / n_unit, column = at % n_unit * 128 + part * 16;
+    float x[16];
+    MOTE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float4 v = make_float4(0, 0, 0, 0);
+        if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column + 4 * i, job.is_bf16);
+        x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+    }
+    MxSixteen columns(x);
+    int top = columns.top();
     if (row >= job.n_row) return;
-    float4 v = make_float4(0, 0, 0, 0);
-    if (column < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column, job.is_bf16);
-    if (job.small.q) mx_put_blocks(v, job.small, row, n_unit, unit);
-    if (job.large.q && mx_put_unit(v, job.large, row, n_unit, unit) && threadIdx.x % 32 == 0) *job.wide = 1;
+    if (job.small.q) columns.put_small(job.small, at, part);
+    if (!job.large.q) return;
+    columns.put_large(job.large, at, part, top);
+    if (columns.is_wide(top)) *job.wide = 1;
 }
 
-// The first blocks sort, the others quantise. Grid: n_part + units of all rows / 32.
+// The first blocks sort, the others quantise. Grid: n_part + units of all rows / 128.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_constant__ MxQuantise quantise, const __grid_constant__ Sort sort)
 {
     chain_launch();
     chain_wait();
     if ((int)blockIdx.x < sort.n_part) sort_pairs(sort, blockIdx.x);
-    else quantise_unit(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
+    else quantise_units(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
 }
 
-// Grid: units of all rows / 32.
+// Grid: units of all rows / 128.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_quantise(const __grid_constant__ MxQuantise job)
 {
     chain_launch();
     chain_wait();
-    quantise_unit(job, blockIdx.x * WARPS + threadIdx.x / 32);
+    quantise_units(job, blockIdx.x * WARPS + threadIdx.x / 32);
 }
 
 struct MxSum {

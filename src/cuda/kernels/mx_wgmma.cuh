@@ -30,46 +30,34 @@ template <int N> struct WgmmaE4M3;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(fresh));                    \
         }                                                                                                      \
     }
+WGMMA_E4M3(8, 4, "%4, %5, %6, %7", "%8", "%9");
 WGMMA_E4M3(16, 8, "%8, %9, %10, %11", "%12", "%13");
+WGMMA_E4M3(24, 12, "%12, %13, %14, %15", "%16", "%17");
 WGMMA_E4M3(32, 16, "%16, %17, %18, %19", "%20", "%21");
+WGMMA_E4M3(40, 20, "%20, %21, %22, %23", "%24", "%25");
 WGMMA_E4M3(48, 24, "%24, %25, %26, %27", "%28", "%29");
+WGMMA_E4M3(56, 28, "%28, %29, %30, %31", "%32", "%33");
 WGMMA_E4M3(64, 32, "%32, %33, %34, %35", "%36", "%37");
 #endif
 
-// E4M3 of v * 2^-5 for the nibbles of the layout (magnitude above the sign; layout.h, E2M1), and how a step of the exponent moves
-// it. As tile.cuh has it, A[n] ^ sign(B[n]) and B[n] ^ sign(A[n]): negatives of the lower half lie inverted.
-constexpr int mx_e4m3(int magnitude) // of v * 2^-5: 0, then 0.5 .. 6; exponents 1 to 4
+// E4M3 of v * 2^-5 for magnitudes first .. first + 3 of e2m1: 0, then 0.5 to 6 in exponents 1 to 4.
+constexpr u32 mx_e4m3(int first)
 {
-    constexpr int bits[8] = {0, 0x08, 0x10, 0x14, 0x18, 0x1C, 0x20, 0x24};
-    return bits[magnitude];
+    constexpr u32 bits[8] = {0, 0x08, 0x10, 0x14, 0x18, 0x1C, 0x20, 0x24};
+    return bits[first] | bits[first + 1] << 8 | bits[first + 2] << 16 | bits[first + 3] << 24;
 }
-constexpr u32 mx_table(int first, bool is_step)
-{
-    u32 word = 0; // modulo 2^32: what a byte lends its neighbour it gets back when steps are added up
-    for (int i = 0; i < 4; i++) {
-        int n = first + i, m = n >> 1, negative = n & 1;
-        int v = is_step ? (m ? 8 : 0) : (negative ? 0x80 | mx_e4m3(m) : mx_e4m3(m));
-        if (negative && n < 8) v = is_step ? -v : v ^ 255;
-        if (n == 1) v = is_step ? 0 : 127; // -0, never written
-        word += (u32)v << 8 * i;
-    }
-    return word;
-}
+constexpr u32 MX_BYTE = 256;
 struct MxTable {
-    u32 t[4];
-    // step: E - base, 0 .. 11
-    // again: the step of exponents, out of the compiler's sight, which would share a product and add on the busier pipe
-    MOTE_FN MxTable(u32 step, u32 again)
-    {
-        t[0] = step * mx_table(0, true) + mx_table(0, false), t[1] = step * mx_table(4, true) + mx_table(4, false);
-        t[2] = step * mx_table(8, true) + mx_table(8, false), t[3] = step * again + mx_table(12, false);
-    }
-    // Eight codes: the first four values, and the others.
+    u32 low, high; // of magnitudes 0 .. 3, 4 .. 7
+    // step: eight times E - base, 0 .. 88, in every byte: what it adds to exponents. 0 has none, and is byte 0.
+    // byte: MX_BYTE, out of the compiler's sight, which would shift, on the busier pipe
+    MOTE_FN MxTable(u32 step, u32 byte) : low(step * byte + mx_e4m3(0)), high(step + mx_e4m3(4)) {}
+    // Eight codes as they lie (layout.h, E2M1): the first four values, and the others.
     MOTE_FN void look_up(u32 w, u32 &first, u32 &second) const
     {
-        u32 other = w ^ 0x88888888u;
-        first = prmt(t[0], t[1], w) ^ prmt(t[2], t[3], other);
-        second = prmt(t[0], t[1], w >> 16) ^ prmt(t[2], t[3], other >> 16);
+        u32 magnitudes = w & 0x77777777u;
+        first = merge(w, prmt(low, high, magnitudes), 0x80808080u);
+        second = merge(w << 4, prmt(low, high, magnitudes >> 16), 0x80808080u);
     }
 };
 

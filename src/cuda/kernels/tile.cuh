@@ -29,7 +29,7 @@
 // What codes() costs on sm_90a, instructions a weight (of them on the ALU, the other half-rate pipe (IMAD), shared
 // loads), counted in SASS between 2 and 6 units of one kernel; the last column: weights a clock and SM that memory
 // feeds at 4.2 TB/s, to be held against 128 / instructions and 64 / ALU. scales() takes 0.1 to 0.3 (SUB 16: to 0.6).
-//   C1       0.48  0.44 0.04        120       LUT4 of 16  1.50  1.13 0.37        32 (MXFP4)
+//   C1       0.48  0.44 0.04        120       LUT4 of 16  1.50  1.13 0.37        32 (IQ4_NL)
 //   C2       0.44  0.44 -            60       LUT4 of 8   0.63  0.38 0.25        32 (IQ2_XS, IQ1_S: as they lie)
 //   C3       0.99  0.85 0.15         39       T5          1.28  0.64 0.64        80
 //   C4       0.37  0.38 -            30       C4 ODD      0.50  0.38 0.13        32
@@ -98,20 +98,16 @@ constexpr int tile_item_bytes(int item)
 constexpr int tile_value(int table, int n)
 {
     constexpr int iq4nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-    constexpr int e2m1[8] = {0, 1, 2, 3, 4, 6, 8, 12};
     constexpr int iq2[8] = {8, 25, 43, 0, -8, -25, -43, 0};
     constexpr int iq1[8] = {-9, -7, -1, 1, 7, 9, 0, 0};
-    return table == MOTE_TABLE_IQ4NL  ? iq4nl[n >> 1 | (n & 1) << 3]
-           : table == MOTE_TABLE_E2M1 ? (n == 1  ? -1
-                                         : n & 1 ? -e2m1[n >> 1]
-                                                 : e2m1[n >> 1]) // 1: -0, never written
-           : table == MOTE_TABLE_IQ2  ? iq2[n & 7]
-                                      : iq1[n & 7];
+    return table == MOTE_TABLE_IQ4NL ? iq4nl[n >> 1 | (n & 1) << 3]
+           : table == MOTE_TABLE_IQ2 ? iq2[n & 7]
+                                     : iq1[n & 7];
 }
 // Entries first .. first + 3 as a word: of the table itself (8-valued), of A (first < 8) or B (16-valued).
 constexpr u32 tile_table(int table, int first)
 {
-    bool wide = table == MOTE_TABLE_IQ4NL || table == MOTE_TABLE_E2M1;
+    bool wide = table == MOTE_TABLE_IQ4NL;
     u32 word = 0;
     for (int i = 0; i < 4; i++) {
         int n = first + i, v = tile_value(table, n);
@@ -119,6 +115,15 @@ constexpr u32 tile_table(int table, int first)
         if (wide && n >= 8 && v < 0) v = ~v;
         word |= (u32)(v & 255) << 8 * i;
     }
+    return word;
+}
+
+// Twice e2m1 of magnitudes first .. first + 3, or their negatives.
+constexpr u32 tile_e2m1(int first, bool negative)
+{
+    constexpr int twice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    u32 word = 0;
+    for (int i = 0; i < 4; i++) word |= (u32)((negative ? -twice[first + i] : twice[first + i]) & 255) << 8 * i;
     return word;
 }
 
@@ -150,7 +155,7 @@ struct Tile {
                                     : CODE == MOTE_CODE_IQ2XXS || TABLE == MOTE_TABLE_IQ2 ? -43
                                     : CODE == MOTE_CODE_IQ3XXS                            ? -62
                                     : TABLE == MOTE_TABLE_IQ1                             ? -9
-                                    : TABLE == MOTE_TABLE_E2M1                            ? -12
+                                    : CODE == MOTE_CODE_E2M1                              ? -12
                                     : TABLE == MOTE_TABLE_IQ4NL                           ? -127
                                                                                           : 0;
     static constexpr int CODE_MAX = CODE == MOTE_CODE_C8                           ? 127
@@ -293,6 +298,7 @@ struct Tile {
         (void)lut, (void)lane;
         if constexpr (CODE == MOTE_CODE_T5) ternary(r, a);
         else if constexpr (CODE == MOTE_CODE_LUT4) looked_up<LIFTED>(r, a);
+        else if constexpr (CODE == MOTE_CODE_E2M1) signed_magnitudes<LIFTED>(r, a);
         else if constexpr (LUT_WORDS > 0) books<LIFTED>(r, lut, lane, a);
         else {
             MOTE_UNROLL
@@ -329,7 +335,7 @@ struct Tile {
         for (int i = 0; i < 8; i++) {
             int s = i & 3, row = i >> 2;
             u32 w = r.code[4 * row + s];
-            if constexpr (TABLE == MOTE_TABLE_IQ4NL || TABLE == MOTE_TABLE_E2M1) {
+            if constexpr (TABLE == MOTE_TABLE_IQ4NL) {
                 u32 other = w ^ 0x88888888u;
                 a[s][row] = prmt(T0, T1, w) ^ prmt(T2, T3, other) ^ lift(LIFTED);
                 a[s][2 + row] = prmt(T0, T1, w >> 16) ^ prmt(T2, T3, other >> 16) ^ lift(LIFTED);
@@ -337,6 +343,24 @@ struct Tile {
                 a[s][row] = prmt(T0 ^ lift(LIFTED), T1 ^ lift(LIFTED), w);
                 a[s][2 + row] = prmt(T0 ^ lift(LIFTED), T1 ^ lift(LIFTED), w >> 16);
             }
+        }
+    }
+
+    // PRMT spreads a byte's first bit over it: the mask that chooses between the magnitude and its negative.
+    template <bool LIFTED> static MOTE_FN u32 signed_four(u32 magnitudes, u32 signs)
+    {
+        constexpr u32 RAISED = lift(LIFTED), P0 = tile_e2m1(0, false) ^ RAISED, P1 = tile_e2m1(4, false) ^ RAISED,
+                      N0 = tile_e2m1(0, true) ^ RAISED, N1 = tile_e2m1(4, true) ^ RAISED;
+        return merge(prmt(N0, N1, magnitudes), prmt(P0, P1, magnitudes), prmt(signs, 0, 0xBA98));
+    }
+    template <bool LIFTED> static MOTE_FN void signed_magnitudes(const Raw &r, u32 a[4][4])
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < 8; i++) {
+            int s = i & 3, row = i >> 2;
+            u32 w = r.code[4 * row + s], magnitudes = w & 0x77777777u;
+            a[s][row] = signed_four<LIFTED>(magnitudes, w);
+            a[s][2 + row] = signed_four<LIFTED>(magnitudes >> 16, w << 4);
         }
     }
 
