@@ -172,7 +172,7 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     MxQuantise quantise = {x.at, to.x.view(), {}, NULL, TOKENS, K::d_model, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
     launch(1 + (unsigned)(TOKENS * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
-    MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1};
+    MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1, 1};
     typename K::up_job up = {list, to.x.view(), to.h.view()};
     typename K::down_job down = {list, to.h.view(), to.flat.at};
     launch(blocks, 1, K::block, [&] { K::gate_up(up); });

@@ -105,29 +105,40 @@ static result run_block(const experts &set, const array<float> &x, const array<i
     launch(1 + (unsigned)(rows * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     assert_int_equal(to.all_wide, 0);
     to.all_wide = all_wide;
-    MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, &to.all_wide, WIDTH / SMALL_PIECE, 1, 1};
-    MxLargeGateUp up = {list, set.base.at, to.x.view(), to.hidden.at};
+    MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, &to.all_wide, WIDTH / SMALL_PIECE, 1, 1, 1};
+    MxLargeGateUp up = {list, set.base.at, to.x.view(), to.h.view(), to.hidden.at};
     MxLargeDown down = {list, set.base.at, to.h.view(), to.flat.at};
     launch(blocks, 1, BLOCK, [&] { mx_large_gate_up(up); });
-    if (!all_wide) {
-        quantise(to.hidden.at, 0, n_pair, N_FF, NULL, &to.h, &to.all_wide);
-        assert_int_equal(to.all_wide, 0);
-    }
+    if (!all_wide && !QUANTISES) quantise(to.hidden.at, 0, n_pair, N_FF, NULL, &to.h, &to.all_wide);
+    assert_int_equal(to.all_wide, all_wide);
     launch(blocks, 1, BLOCK, [&] { mx_large_down(down); });
     return to;
 }
 
-/* A pair's h, and its results of the h that was quantised. */
-static void check_pair(const experts &set, const result &got, int expert, int at)
+/* What h of every pair should be: of experts that are not WIDE. */
+static array<float> hidden_of(const experts &set, const result &got)
 {
-    array<double> x = large_values(got.x, got.row_of[at], D_MODEL), h = large_values(got.h, at, N_FF), want((size_t)D_MODEL);
+    array<float> want(got.hidden.n, 0);
     const struct mote_activation swiglu = {(enum mote_activation_kind)ACTIVATION, LIMIT};
+    for (int p = 0; p < got.n_piece; p++)
+        for (int at = got.piece[p].y, i = 0; i < got.piece[p].z && !got.piece[p].w; at++, i++) {
+            array<double> x = large_values(got.x, got.row_of[at], D_MODEL);
+            for (int f = 0, e = got.piece[p].x; f < N_FF; f++)
+                want[(long)at * N_FF + f] = (float)activation64(&swiglu, set.product(e, 0, f, x), set.product(e, 1, f, x));
+        }
+    return want;
+}
+
+/* A pair's h (where kernels quantise it: after that, which pushes some over an edge), and its results of the h that was quantised. */
+static void check_pair(const experts &set, const result &got, const array<float> &want_hidden, const mx_rows &want_h, int expert, int at)
+{
+    array<double> h = large_values(got.h, at, N_FF), want((size_t)D_MODEL);
     error_sum hidden;
     double size = 0;
     for (int f = 0; f < N_FF; f++)
-        hidden.add((double)got.hidden[(long)at * N_FF + f],
-                   activation64(&swiglu, set.product(expert, 0, f, x), set.product(expert, 1, f, x)));
-    hidden.check(1e-5, "gate and up", at);
+        if (QUANTISES) hidden.add(h[f], want_h.large_value(at, f));
+        else hidden.add((double)got.hidden[(long)at * N_FF + f], (double)want_hidden[(long)at * N_FF + f]);
+    hidden.check(QUANTISES ? 1e-4 : 1e-5, "gate and up", at);
     for (int r = 0; r < D_MODEL; r++) want[r] = set.product(expert, 2, r, h), size += want[r] * want[r];
     for (int r = 0; r < D_MODEL; r++) {
         double y = (double)mote_bf16_f32(got.flat[(long)at * D_MODEL + r]);
@@ -156,7 +167,10 @@ static void test_block(void **)
     assert_int_equal(ids.n % USED, 0);
     array<float> x = draw_rows((int)ids.n / USED, D_MODEL, 4);
     const result got = run_block(set, x, ids, 0, 3);
-    int next = 0, n_left = 0;
+    const array<float> want_hidden = hidden_of(set, got);
+    mx_rows want_h((int)ids.n, N_FF, 1);
+    int is_wide = 0, next = 0, n_left = 0;
+    quantise(want_hidden.at, 0, (int)ids.n, N_FF, NULL, &want_h, &is_wide);
     for (int p = 0; p < got.n_piece; p++) {
         int4 piece = got.piece[p];
         assert_true(piece.y == next && piece.z > 0 && piece.z <= WIDTH && piece.w == (piece.x == WIDE));
@@ -164,20 +178,22 @@ static void test_block(void **)
         n_left += piece.w ? piece.z : 0;
         for (int at = piece.y; at < next; at++) {
             if (!piece.w) {
-                check_pair(set, got, piece.x, at);
+                check_pair(set, got, want_hidden, want_h, piece.x, at);
                 continue;
             }
-            for (int f = 0; f < N_FF; f++) assert_true(got.hidden[(long)at * N_FF + f] == 0);
+            for (int f = 0; f < N_FF; f++) assert_true(got.hidden[(long)at * N_FF + f] == (QUANTISES ? UNTOUCHED : 0));
             for (int r = 0; r < D_MODEL; r++) assert_int_equal(got.flat[(long)at * D_MODEL + r], UNTOUCHED_BF16);
         }
     }
     assert_int_equal(next, ids.n);
     assert_int_equal(n_left, 20);
     result again = run_block(set, x, ids, 0, 1); /* whoever takes a piece */
+    assert_true(again.h == got.h);
     assert_true(same_bytes(again.hidden.at, got.hidden.at, got.hidden.n * sizeof(float)));
     assert_true(same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(u16)));
     const result none = run_block(set, x, ids, 1, 3); /* all is the small kernels' */
     for (long i = 0; i < (long)none.hidden.n; i++) assert_true(none.hidden[i] == UNTOUCHED);
+    assert_true(none.h == mx_rows((int)ids.n, N_FF, 1));
     for (long i = 0; i < (long)none.flat.n; i++) assert_int_equal(none.flat[i], UNTOUCHED_BF16);
 }
 

@@ -29,7 +29,7 @@ struct mx_list {
         int n_pair;
     } pieces;
     int32_t *wide;
-    int n_part, is_rest, has_wide;
+    int n_part, is_rest, has_wide, one;
 };
 struct gate_up_job {
     struct mx_list list;
@@ -43,8 +43,8 @@ struct down_job {
 struct large_gate_up_job {
     struct mx_list list;
     const uint8_t *base;
-    struct mx_rows x;
-    float *h;
+    struct mx_rows x, h;
+    float *hidden;
 };
 struct large_down_job {
     struct mx_list list;
@@ -85,7 +85,7 @@ struct scratch {
     struct mx_rows x,
         large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
     struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
-    float *hidden;             /* [pairs][n_ff]: large_h before it is quantised */
+    float *hidden;             /* [pairs][n_ff]: large_h of wide pieces, before it is quantised */
     void *flat;                /* [pairs][d_model] f32, or bf16 */
     struct cuda_pairs pairs;
     int32_t *wide; /* is any row? */
@@ -120,8 +120,7 @@ size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits)
 
 static int is_mxfp4(const struct mote_tile_kind *kind)
 {
-    return kind->code == MOTE_CODE_E2M1 && kind->item == MOTE_ITEM_E8M0 &&
-           !kind->has_factor;
+    return kind->code == MOTE_CODE_E2M1 && kind->item == MOTE_ITEM_E8M0 && !kind->has_factor;
 }
 
 int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
@@ -194,19 +193,21 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                            .wide = s.wide,
                            .n_part = (width + SMALL_WIDTH - 1) / SMALL_WIDTH,
                            .is_rest = is_large,
-                           .has_wide = e->n_wide > 0};
+                           .has_wide = e->n_wide > 0,
+                           .one = 1};
     size_t shared = cuda->info->shared_bytes;
     if (is_large) {
         unsigned block = (unsigned)large_block[wide];
-        struct large_gate_up_job up = {list, e->base, s.large_x, s.hidden};
+        struct large_gate_up_job up = {list, e->base, s.large_x, s.large_h, s.hidden};
         struct quantise_job hidden = {
             .x = s.hidden, .large = s.large_h, .wide = s.wide, .n_row = n_pair, .n_col = (int)e->n_ff};
         struct large_down_job down = {list, e->base, s.large_h, s.flat};
         void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
-        TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
-                          cuda_ceil_div(n_pair * (int64_t)(cuda_padded(e->n_ff) / UNIT), BEGIN_UNITS), 1,
-                          1, BEGIN_BLOCK, 0, hidden_args));
+        if (wide) /* narrow pieces are quantised where they are made */
+            TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
+                              cuda_ceil_div(n_pair * (int64_t)(cuda_padded(e->n_ff) / UNIT), BEGIN_UNITS), 1,
+                              1, BEGIN_BLOCK, 0, hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     struct gate_up_job up = {list, s.x, s.h};

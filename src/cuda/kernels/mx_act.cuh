@@ -39,21 +39,23 @@ MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
 }
 #endif
 
-// Sixteen neighbouring columns of a unit as e2m1 values, in a lane; two neighbouring lanes have a block, eight the unit.
-struct MxSixteen {
-    float v[16];
+// N (4 or 16) neighbouring columns of a unit as e2m1 values, in a lane; the unit by neighbouring lanes.
+template <int N> struct MxColumns {
+    static constexpr int BLOCK = 32 / N, UNIT = 128 / N; // lanes
+    float v[N];
     u32 most; // of the block, as bits
     int e;
 
-    MOTE_FN MxSixteen(const float (&x)[16]) : most(0)
+    MOTE_FN MxColumns(const float (&x)[N]) : most(0)
     {
         MOTE_UNROLL
-        for (int i = 0; i < 16; i++) most = max(most, float_bits(x[i]) & 0x7FFFFFFF);
-        most = max(most, __shfl_xor_sync(~0u, most, 1));
+        for (int i = 0; i < N; i++) most = max(most, float_bits(x[i]) & 0x7FFFFFFF);
+        MOTE_UNROLL
+        for (int i = 1; i < BLOCK; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
         e = mxfp4_exponent(most);
         float inverse = mxfp4_inverse(e);
         MOTE_UNROLL
-        for (int i = 0; i < 16; i++) v[i] = mxfp4_value(x[i], inverse);
+        for (int i = 0; i < N; i++) v[i] = mxfp4_value(x[i], inverse);
     }
     // Twice the values of columns 4 i .. + 3, as s8. (Beside 1.5 * 2^23 an integer is a float's low bits.)
     MOTE_FN u32 twice(int i) const
@@ -63,18 +65,20 @@ struct MxSixteen {
         for (int j = 0; j < 4; j++) w[j] = float_bits(__fmaf_rn(v[4 * i + j], 2, 12582912.0f));
         return prmt(prmt(w[0], w[1], 0x0040), prmt(w[2], w[3], 0x0040), 0x5410);
     }
-    // at: which of all rows' units; part: which columns.
+    // at: which of all rows' units; part: the lane's place in it.
     MOTE_FN void put_small(const MxRows &rows, size_t at, int part) const
     {
-        uint4 q = make_uint4(twice(0), twice(1), twice(2), twice(3));
-        *(uint4 *)(rows.q + at * 128 + part * 16) = e == MXFP4_NO_NUMBER ? make_uint4(0, 0, 0, 0) : q;
-        if (part % 2 == 0) rows.scale[at * 4 + part / 2] = mxfp4_scale(e) * 0.5f;
+        MOTE_UNROLL
+        for (int i = 0; i < N / 4; i++) *(u32 *)(rows.q + at * 128 + part * N + 4 * i) = e == MXFP4_NO_NUMBER ? 0 : twice(i);
+        if (part % BLOCK == 0) rows.scale[at * 4 + part / BLOCK] = mxfp4_scale(e) * 0.5f;
     }
     // The largest exponent of the unit.
     MOTE_FN int top() const
     {
-        int v = max(e, __shfl_xor_sync(~0u, e, 2));
-        return max(v, __shfl_xor_sync(~0u, v, 4));
+        int v = e;
+        MOTE_UNROLL
+        for (int i = BLOCK; i < UNIT; i *= 2) v = max(v, __shfl_xor_sync(~0u, v, i));
+        return v;
     }
     // Whether the block lies below what e4m3 holds beside the largest.
     MOTE_FN bool is_wide(int top) const { return top != MXFP4_NO_NUMBER && most > 0 && top - e > MX_WINDOW; }
@@ -82,12 +86,12 @@ struct MxSixteen {
     {
         bool is_number = top != MXFP4_NO_NUMBER;
         float up = is_number ? bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23) : 0;
-        u32 q[4];
         MOTE_UNROLL
-        for (int i = 0; i < 4; i++)
-            q[i] = is_number ? pack_e4m3x4(v[4 * i] * up, v[4 * i + 1] * up, v[4 * i + 2] * up, v[4 * i + 3] * up) : 0;
-        i8 *to = rows.q + at * 128 + part / 2 * 32 + part % 2 * 8;
-        *(uint2 *)to = make_uint2(q[0], q[2]), *(uint2 *)(to + 16) = make_uint2(q[1], q[3]);
+        for (int i = 0; i < N / 4; i++) {
+            int c = part * N + 4 * i;
+            u32 four = pack_e4m3x4(v[4 * i] * up, v[4 * i + 1] * up, v[4 * i + 2] * up, v[4 * i + 3] * up);
+            *(u32 *)(rows.q + at * 128 + c / 32 * 32 + c / 4 % 2 * 16 + c / 8 % 4 * 4) = is_number ? four : 0;
+        }
         if (part == 0) rows.scale[at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
     }
 };

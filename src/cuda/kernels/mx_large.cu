@@ -1,7 +1,8 @@
 // mx_large.cu: the expert block of MXFP4 weights and MXFP4 activations for experts with many tokens, sm_90a: both operands are
 // e4m3, exactly, for the fp8 tensor cores.
 //
-//   mx_large_gate_up   h = activation(gate x, up x), f32, of pairs (row, expert) in the order of experts
+//   mx_large_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts: quantised, where a block
+//                      has the columns of a whole unit, else f32
 //   mx_large_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
 //
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
@@ -20,18 +21,20 @@
 #include "tile.cuh"
 
 constexpr int FILLERS = 128, GROUP = 128; // threads
-constexpr int GROUPS = WIDTH == 64 ? 4 : 2, PARTS = WIDTH == 64 ? 1 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
+constexpr int GROUPS = WIDTH == 64 ? 4 : 2, PARTS = WIDTH == 64 ? 1 : 2, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 static_assert(WIDTH % (PARTS * 8) == 0, "parts are whole columns of products");
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 
 // A stage: tokens [WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
-// tokens' scales [WIDTH].
+// tokens' scales [PARTS][PART_SCALES], as lanes take them (scale_place).
+constexpr int PART_SCALES = (WIDTH / PARTS + 15) / 16 * 16;
 struct Stage {
     static constexpr int CODE = WIDTH * 128, ITEM = CODE + TILES * 1024, BASE = ITEM + TILES * 64, SCALE = BASE + ROWS,
-                         BYTES = (SCALE + WIDTH * 4 + 1023) / 1024 * 1024;
+                         BYTES = (SCALE + PARTS * PART_SCALES * 4 + 1023) / 1024 * 1024;
 };
+static_assert(Stage::CODE % 512 == 0, "lane 0 is told by it");
 // Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
 constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16, DOWN_ROW = 64 + 8;
 constexpr int OUT_BYTES = UP_SLICE * UP_ROW * 4;
@@ -61,7 +64,8 @@ struct MxLargeGateUp {
     MxList list;
     const u8 *base; // [n_expert][BASE_BYTES]
     MxRows x;       // [rows]
-    float *h;       // [n_pair][N_FF]
+    MxRows h;       // [n_pair], or
+    float *hidden;  // [n_pair][N_FF]: still to be quantised (mx_step.cu)
 };
 struct MxLargeDown {
     MxList list;
@@ -70,48 +74,67 @@ struct MxLargeDown {
     u16 *flat; // [n_pair][D_MODEL] bf16
 };
 
+// run(part): with part.n, the tokens of a part, of a piece of so many.
+template <int N> struct Part {
+    static constexpr int n = N;
+};
+template <int N, class Run> MOTE_FN void with_tokens(int count, Run run)
+{
+    constexpr int LESS = N - (N <= 32 ? 8 : 16);
+    if constexpr (LESS >= (WIDTH == 64 ? 8 : 16)) {
+        if (count <= PARTS * LESS) return with_tokens<LESS>(count, run);
+    }
+    run(Part<N>());
+}
+
 // ---- filling ----
 
+// Token j of parts of N: lane t finds those of two neighbouring 8, 2 t and 2 t + 1 of each, side by side.
+template <int N> MOTE_FN int scale_place(int j)
+{
+    int in = j % N;
+    return j / N * PART_SCALES + in / 16 * 16 + in % 8 / 2 * 4 + in / 8 % 2 * 2 + in % 2;
+}
+
 // All units of an item's weights and tokens. record[]: of the first tile of a stage's first half and of its second, each with the
-// others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies.
-template <class T, class RowOf>
+// others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies. Of PARTS N those beyond `count` are
+// the last one again: nobody reads what they become, and copies without conditions are half the instructions.
+template <class T, int N, class RowOf>
 MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
 {
     using S = Stage;
-    constexpr int HALF = TILES / 2, EACH = WIDTH / 16, SCALES = (WIDTH + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
-    int thread = threadIdx.x, chunk = thread % 8, first = thread / 8;
-    u32 from[EACH];
+    constexpr int TOKENS = PARTS * N, HALF = TILES / 2, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
+    int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
+    u32 token[EACH], scale[SCALES], at_scale[SCALES];
     MOTE_UNROLL
-    for (int i = 0; i < EACH; i++) from[i] = (u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * 8) + chunk;
-    u32 scale[SCALES];
+    for (int i = 0; i < EACH; i++) token[i] = opaque((u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * 128) + chunk * 16);
     MOTE_UNROLL
-    for (int i = 0; i < SCALES; i++) scale[i] = (u32)row(min(thread + i * FILLERS, count - 1)) * T::UNITS;
-    const u8 *code[2], *item = (thread / 4 & HALF ? record[1] : record[0]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+    for (int i = 0; i < SCALES; i++) {
+        scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (T::UNITS * 4));
+        at_scale[i] = opaque(S::SCALE + scale_place<N>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
+    }
+    const u8 *q = (const u8 *)rows.q, *factor = (const u8 *)rows.scale, *code[2];
+    const u8 *item = (thread / 4 & HALF ? record[1] : record[0]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
     MOTE_UNROLL
     for (int i = 0; i < 2; i++) code[i] = record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
+    u32 at_code = opaque(S::CODE + thread * 16), at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
     MOTE_ROLLED
     for (int unit = 0; unit < T::UNITS; unit++, ring.next()) {
         ring.wait_empty();
         u32 to = ring.stage();
         MOTE_UNROLL
         for (int i = 0; i < HALF; i++) // two tiles at once
-            stage_copy(to + S::CODE + i * 2048 + thread * 16, code[i / (HALF / 2)] + i % (HALF / 2) * 2 * T::BYTES + unit * 1024);
-        if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item + unit * 64);
+            stage_copy(to + at_code + i * 2048, code[i / (HALF / 2)] + i % (HALF / 2) * 2 * T::BYTES);
+        if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item);
         else if (unit == 0 && thread < TILES * 5) {
             int at = thread - TILES * 4;
             stage_copy(to + S::BASE + at * 16, (at & HALF ? base[1] : base[0]) + at % HALF * 16);
         }
         MOTE_UNROLL
-        for (int i = 0; i < EACH; i++)
-            if (first + 16 * i < count) {
-                int j = first + 16 * i;
-                stage_copy(to + j * 128 + ((chunk ^ j) & 7) * 16, rows.q + ((u64)from[i] + unit * 8) * 16);
-            }
+        for (int i = 0; i < EACH; i++) stage_copy(to + at_token + i * 2048, q + token[i]);
         MOTE_UNROLL
-        for (int i = 0; i < SCALES; i++) {
-            int j = thread + i * FILLERS;
-            if (j < count) stage_copy4(to + S::SCALE + j * 4, rows.scale + scale[i] + unit);
-        }
+        for (int i = 0; i < SCALES; i++) stage_copy4(to + at_scale[i], factor + scale[i]);
+        code[0] += 1024, code[1] += 1024, item += 64, q += 128, factor += 4;
         filled.add();
     }
 }
@@ -120,24 +143,26 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
 
 // A warp's 16 rows of a unit on their way to operands.
 struct Codes {
-    u32 w[8], step[4]; // step: of a sub-block eight times E - base, row g in the low byte, row g + 8 above it
-    // bases: eight times them, likewise
-    MOTE_FN void load(u32 code, u32 item, u32 bases)
+    u32 w[8], e[4]; // e: of a sub-block the E of row g in the low byte, of row g + 8 above it
+    MOTE_FN void load(u32 code, u32 item)
     {
         uint4 a = shared16(code), b = shared16(code + 512);
         w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
         MOTE_UNROLL
-        for (int s = 0; s < 4; s++) step[s] = shared2(item + 16 * s) * 8 - bases;
+        for (int s = 0; s < 4; s++) e[s] = shared2(item + 16 * s);
     }
-    MOTE_FN void unpack(u32 (&a)[4][4], u32 byte) const
+    // bases: as e, eight times.
+    MOTE_FN void unpack(u32 (&a)[4][4], u32 bases, const MxFactors &by) const
     {
         MOTE_UNROLL
-        for (int s = 0; s < 4; s++)
+        for (int s = 0; s < 4; s++) {
+            u32 steps = e[s] * by.eight - bases;
             MOTE_UNROLL
             for (int r = 0; r < 2; r++) {
-                MxTable table(prmt(step[s], 0, r ? 0x1111 : 0x0000), byte);
+                MxTable table(prmt(steps, 0, r ? 0x1111 : 0x0000), by);
                 table.look_up(w[4 * r + s], a[s][r], a[s][2 + r]);
             }
+        }
     }
 };
 
@@ -149,33 +174,48 @@ template <int N> MOTE_FN void multiply(float (&part)[N / 2], const u32 (&a)[4][4
     products_end();
 }
 
-template <int N> MOTE_FN void add_unit(float (&acc)[N / 2], const float (&part)[N / 2], u32 scale)
-{
-    MOTE_UNROLL
-    for (int b = 0; b < N / 8; b++) {
-        uint2 pair = shared8(scale + 32 * b); // tokens 8 b + 2 t, + 1
+// The scales of a part's tokens 8 b + 2 t, + 1, for b from FIRST on to END - 1 (FIRST even).
+template <int FIRST, int END> struct Scales {
+    u32 v[END > FIRST ? (END - FIRST) * 2 : 1];
+    MOTE_FN void load(u32 at) // of token 2 t
+    {
         MOTE_UNROLL
-        for (int j = 0; j < 4; j++) acc[4 * b + j] = __fmaf_rn(part[4 * b + j], bits_float(j & 1 ? pair.y : pair.x), acc[4 * b + j]);
+        for (int b = FIRST; b + 1 < END; b += 2) {
+            uint4 four = shared16(at + 32 * b);
+            v[(b - FIRST) * 2] = four.x, v[(b - FIRST) * 2 + 1] = four.y, v[(b - FIRST) * 2 + 2] = four.z, v[(b - FIRST) * 2 + 3] = four.w;
+        }
+        if constexpr ((END - FIRST) % 2) {
+            uint2 two = shared8(at + 32 * (END - 1));
+            v[(END - FIRST) * 2 - 2] = two.x, v[(END - FIRST) * 2 - 1] = two.y;
+        }
     }
-}
+    template <int N> MOTE_FN void add(float (&acc)[N], const float (&part)[N]) const
+    {
+        MOTE_UNROLL
+        for (int i = FIRST * 4; i < END * 4; i++) acc[i] = __fmaf_rn(part[i], bits_float(v[i / 4 * 2 - FIRST * 2 + (i & 1)]), acc[i]);
+    }
+};
 
 // acc[part] = 16 rows of this warp's times tokens N part ..; bases: of row g in the low byte, of row g + 8 above it: what rows are
 // to be multiplied by (row_scale).
 //
-// A product takes some 300 cycles from its start to its sum, most of them waiting. Of several parts two are under way; while the
-// last is added up and the next unit's operands are made, the other groups' are.
+// A product takes some 300 cycles from its start to its sum, most of them waiting: other groups' products are under way meanwhile.
 template <class T, int N> struct Multiply {
+    static constexpr int SOON = N > 32 ? N / 32 * 2 : N / 8; // eights of tokens whose scales are there before the sums are
     float (&acc)[PARTS][N / 2];
     Ring &ring;
-    float part[PARTS > 1 ? 2 : 1][N / 2];
+    float part[N / 2];
     u32 a[4][4];
     Codes codes; // of the next unit
-    u32 bases, byte;
-    int lane, tile;
+    u32 bases, eights; // eights: eight times the bases
+    MxFactors by;
+    u32 at_code, at_item, at_scale; // of a stage: where this lane's lie
 
-    MOTE_FN Multiply(Ring &r, float (&sums)[PARTS][N / 2]) : acc(sums), ring(r)
+    MOTE_FN Multiply(const MxList &list, Ring &r, float (&sums)[PARTS][N / 2]) : acc(sums), ring(r), by(list.one)
     {
-        lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32, byte = opaque(MX_BYTE);
+        int lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32;
+        at_code = opaque(Stage::CODE + tile * 1024 + lane * 16), at_item = opaque(Stage::ITEM + tile * 64 + lane / 4 * 2);
+        at_scale = opaque(Stage::SCALE + lane % 4 * 16);
         MOTE_UNROLL
         for (int i = 0; i < PARTS * (N / 2); i++) acc[i / (N / 2)][i % (N / 2)] = 0;
     }
@@ -184,68 +224,59 @@ template <class T, int N> struct Multiply {
     {
         ring.wait_full();
         u32 stage = ring.stage();
-        codes.load(stage + Stage::CODE + tile * 1024 + lane * 16, stage + Stage::ITEM + tile * 64 + lane / 4 * 2, bases * 8);
+        codes.load(stage + at_code, stage + at_item);
     }
     MOTE_FN void release(u32 empty)
     {
         __syncwarp();
-        if (lane == 0) barrier_arrive(empty);
+        if (at_code % 512 == 0) barrier_arrive(empty); // lane 0
     }
     // A unit, whose operands are made; and the next one's, if there is one. (Over its end the compiler would let no product go on.)
     MOTE_FN void unit(bool more)
     {
         u32 b = ring.stage() >> 4 | 1u << 16; // the lower half of the tokens' descriptor
-        u32 scale = ring.stage() + Stage::SCALE + lane % 4 * 8, empty = ring.empty();
+        u32 at = ring.stage() + at_scale, empty = ring.empty();
         ring.next();
-        multiply<N>(part[0], a, b);
-        if constexpr (PARTS > 1) multiply<N>(part[1], a, b + N * 8);
-        if (more) enter();
         MOTE_UNROLL
         for (int p = 0; p < PARTS; p++) {
-            if (p + 1 < PARTS) products_wait<1>();
-            else products_wait<0>();
-            add_unit<N>(acc[p], part[p & 1], scale + p * N * 4);
-            if (p + 2 < PARTS) multiply<N>(part[p & 1], a, b + (p + 2) * N * 8);
+            Scales<0, SOON> soon;
+            Scales<SOON, N / 8> late;
+            multiply<N>(part, a, b + p * N * 8);
+            soon.load(at + p * PART_SCALES * 4);
+            if (p == 0 && more) enter();
+            products_wait<0>();
+            late.load(at + p * PART_SCALES * 4);
+            soon.add(acc[p], part);
+            late.add(acc[p], part);
         }
-        if (more) codes.unpack(a, byte);
+        if (more) codes.unpack(a, eights, by);
         release(empty);
     }
     MOTE_FN void all_units()
     {
         ring.wait_full();
+        int lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32;
         u32 at = ring.stage() + Stage::BASE + tile * 16 + lane / 4, low = shared1(at), high = shared1(at + 8);
-        bases = low | high << 8;
+        bases = low | high << 8, eights = opaque(bases * 8);
         enter();
-        codes.unpack(a, byte);
+        codes.unpack(a, eights, by);
         MOTE_ROLLED
         for (int u = 0; u < T::UNITS; u++) unit(u + 1 < T::UNITS);
     }
 };
 MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r & 255) + MX_BASE_SHIFT) << 23); }
 
-// run(part): with part.n, the tokens of a part, of a piece of so many.
-template <int N> struct Part {
-    static constexpr int n = N;
-};
-template <int N, class Run> MOTE_FN void with_tokens(int count, Run run)
-{
-    constexpr int LESS = WIDTH == 64 ? (N > 16 ? N - 16 : 8) : N - 8;
-    if constexpr (N > (WIDTH == 64 ? 8 : 16)) {
-        if (count <= PARTS * LESS) return with_tokens<LESS>(count, run);
-    }
-    run(Part<N>());
-}
-
 // ---- gate and up ----
 
 constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes
+constexpr bool QUANTISES = HIDDEN == 128;                     // a unit: four columns a lane
 
 template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, int4 piece, int first_column)
 {
     using T = Tile<W0, D_MODEL>;
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     float acc[PARTS][N / 2];
-    Multiply<T, N> products(ring, acc);
+    Multiply<T, N> products(job.list, ring, acc);
     products.all_units();
     u32 bases = products.bases;
     float *sums = (float *)out_buffer(); // [token][rows of gate, of up]
@@ -268,8 +299,15 @@ template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring,
             float4 gate = *(const float4 *)(sums + token * UP_ROW + c), up = *(const float4 *)(sums + token * UP_ROW + HIDDEN + c), h;
             h.x = activation(ACTIVATION, LIMIT, gate.x, up.x), h.y = activation(ACTIVATION, LIMIT, gate.y, up.y);
             h.z = activation(ACTIVATION, LIMIT, gate.z, up.z), h.w = activation(ACTIVATION, LIMIT, gate.w, up.w);
-            if (slice * UP_SLICE + token < piece.z && first_column + c < N_FF)
-                *(float4 *)(job.h + (size_t)(piece.y + slice * UP_SLICE + token) * N_FF + first_column + c) = h;
+            bool is_there = first_column + c < N_FF; // else its weights are another matrix's
+            size_t pair = piece.y + slice * UP_SLICE + token;
+            if constexpr (QUANTISES) {
+                MxColumns<4> columns({is_there ? h.x : 0, is_there ? h.y : 0, is_there ? h.z : 0, is_there ? h.w : 0});
+                int top = columns.top();
+                if (slice * UP_SLICE + token >= piece.z) break; // whole warps
+                columns.put_large(job.h, pair * (FF_PAD / 128) + first_column / 128, c / 4, top);
+                if (columns.is_wide(top)) *job.list.wide = 1;
+            } else if (slice * UP_SLICE + token < piece.z && is_there) *(float4 *)(job.hidden + pair * N_FF + first_column + c) = h;
         }
     }
 }
@@ -279,15 +317,15 @@ MOTE_FN void clear_hidden(const MxLargeGateUp &job, int4 piece, int first_column
 {
     for (int i = threadIdx.x - FILLERS; i < piece.z * HIDDEN; i += CONSUMERS) {
         int column = first_column + i % HIDDEN;
-        if (column < N_FF) job.h[(size_t)(piece.y + i / HIDDEN) * N_FF + column] = 0;
+        if (column < N_FF) job.hidden[(size_t)(piece.y + i / HIDDEN) * N_FF + column] = 0;
     }
 }
 
 // Registers of the roles; 64 K together, and no more than what the block began with.
 MOTE_FN void set_registers(bool fills)
 {
-    if (fills) fewer_registers<WIDTH == 64 ? 40 : 56>();
-    else more_registers<WIDTH == 64 ? 104 : 224>();
+    if (fills) fewer_registers<WIDTH == 64 ? 32 : 40>();
+    else more_registers<WIDTH == 64 ? 112 : 232>();
 }
 
 MOTE_FN void gate_up(const MxLargeGateUp &job)
@@ -313,17 +351,20 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
                 record[i] = work.matrix[i] + (size_t)(column / 16) * T::BYTES;
                 base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + column;
             }
-            fill_item<T>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+            with_tokens<WIDTH / PARTS>(work.piece.z, [&](auto part) {
+                fill_item<T, part.n>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+            });
         }
         filled.finish();
     } else {
         set_registers(false);
+        int4 next = job.list.pieces.piece[min((int)blockIdx.x, n_item - 1) / UP_BLOCKS];
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.pieces.piece[item / UP_BLOCKS];
-            if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / UP_BLOCKS);
+            int4 piece = next;
+            if (item + (int)gridDim.x < n_item) next = job.list.pieces.piece[(item + gridDim.x) / UP_BLOCKS]; // on its way meanwhile
             if (piece.w) {
-                clear_hidden(job, piece, item % UP_BLOCKS * HIDDEN);
+                if (!QUANTISES) clear_hidden(job, piece, item % UP_BLOCKS * HIDDEN);
                 continue;
             }
             with_tokens<WIDTH / PARTS>(piece.z, [&](auto part) { gate_up_item<part.n>(job, ring, piece, item % UP_BLOCKS * HIDDEN); });
@@ -345,24 +386,24 @@ template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4
     constexpr int ROW = DOWN_ROW * 2; // bytes
     int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
     float acc[PARTS][N / 2];
-    Multiply<T, N> products(ring, acc);
+    Multiply<T, N> products(job.list, ring, acc);
     products.all_units();
-    u32 bases = products.bases;
+    float scale[2] = {row_scale(products.bases, 0), row_scale(products.bases, 1)};
     u8 *out = out_buffer() + group * (DOWN_SLICE * ROW);
     u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16;
     int token = thread % GROUP / 8, chunk = thread % 8, column = first_row + group * 64 + chunk * 8; // 16 bytes a thread
     MOTE_UNROLL
     for (int slice = 0; slice < (PARTS * N + DOWN_SLICE - 1) / DOWN_SLICE; slice++) {
         if (slice * DOWN_SLICE >= piece.z) break;
-        meet(2 + group, GROUP);
         u32 v[4]; // 8 x 8: tokens 0 .. 7 and rows g, rows g + 8; tokens 8 .. 15
         MOTE_UNROLL
         for (int i = 0; i < 4; i++) {
             int r = i & 1, from = slice * (DOWN_SLICE / 2) + (i >> 1) * 4 + 2 * r;
             if (from >= PARTS * (N / 2)) from = 2 * r; // 8 tokens: the others are nobody's
             const float *sum = &acc[from / (N / 2)][from % (N / 2)];
-            v[i] = pack_bf16x2(sum[0] * row_scale(bases, r), sum[1] * row_scale(bases, r));
+            v[i] = pack_bf16x2(sum[0] * scale[r], sum[1] * scale[r]);
         }
+        meet(2 + group, GROUP);
         store_transposed(to, v);
         meet(2 + group, GROUP);
         if (slice * DOWN_SLICE + token < piece.z && column < D_MODEL)
@@ -393,15 +434,18 @@ MOTE_FN void down(const MxLargeDown &job)
                 record[i] = work.matrix[i] + (size_t)(block * TILES + i * (TILES / 2)) * T::BYTES;
                 base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * (ROWS / 2);
             }
-            fill_item<T>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+            with_tokens<WIDTH / PARTS>(work.piece.z, [&](auto part) {
+                fill_item<T, part.n>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+            });
         }
         filled.finish();
     } else {
         set_registers(false);
+        int4 next = job.list.pieces.piece[min((int)blockIdx.x, n_item - 1) / DOWN_BLOCKS];
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = job.list.pieces.piece[item / DOWN_BLOCKS];
-            if (item + (int)gridDim.x < n_item) prefetch(job.list.pieces.piece + (item + gridDim.x) / DOWN_BLOCKS);
+            int4 piece = next;
+            if (item + (int)gridDim.x < n_item) next = job.list.pieces.piece[(item + gridDim.x) / DOWN_BLOCKS]; // on its way meanwhile
             if (piece.w) continue;
             with_tokens<WIDTH / PARTS>(piece.z, [&](auto part) { down_item<part.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
         }

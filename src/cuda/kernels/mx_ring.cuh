@@ -143,6 +143,7 @@ struct MxList {
     int n_part; // small: parts of SMALL_PIECE pairs that a piece is taken in
     int is_rest; // small: what the large kernels leave; otherwise everything
     int has_wide; // there are pieces with w
+    int one;      // 1, which the compiler does not know
 };
 constexpr int SMALL_PIECE = 8;
 

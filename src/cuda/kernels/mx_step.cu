@@ -35,7 +35,7 @@ MOTE_FN void quantise_units(const MxQuantise &job, int warp)
         if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column + 4 * i, job.is_bf16);
         x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
     }
-    MxSixteen columns(x);
+    MxColumns<16> columns(x);
     int top = columns.top();
     if (row >= job.n_row) return;
     if (job.small.q) columns.put_small(job.small, at, part);
