@@ -56,54 +56,58 @@ MOTE_FN int ring_start(Ring &ring, const MxList &list, bool &all_wide)
     return list.is_rest && !all_wide && !list.has_wide ? 0 : *list.pieces.n_piece * list.n_part;
 }
 
-// The fillers: where a thread's 16 bytes of a stage come from. Of the piece's tokens it has chunk thread % CHUNKS of every
-// AT_ONCEth; some threads have a tile's scale items as well, others a token's scales.
+// The fillers: what a thread copies of every stage of a piece: 16 bytes of each half of a tile's codes, of every AT_ONCEth of the
+// tokens, and of scales: of a tile, or of a token. Worked out once for a piece.
 template <class T> struct Fill {
     static constexpr int CHUNKS = STAGE_UNITS * ROW_UNIT / 16, AT_ONCE = FILLERS / CHUNKS, EACH = MOST / AT_ONCE;
-    static constexpr int ITEM_THREADS = TILES * STAGE_UNITS * 4;
+    static constexpr int ITEM_THREADS = TILES * STAGE_UNITS * 4, HALVES = STAGE_UNITS * 64 / FILLERS;
     static_assert(FILLERS % CHUNKS == 0 && ITEM_THREADS + MOST * STAGE_UNITS <= FILLERS && STAGE_UNITS * 64 % FILLERS == 0, "");
-    u32 row[EACH], scale_row; // in units
-    int thread, count;
+    static constexpr bool WHOLE = T::UNITS % STAGE_UNITS == 0; // no stage has fewer units
+    const u8 *code[2], *scale, *row; // code: of the first two tiles, of the others
+    u32 token[EACH], at_code, at_scale, at_row, of_unit, of_part; // of_*: bytes to the scales of the next
+    bool has_scale, has_token[EACH];
+    int thread, scale_unit;
 
-    template <class RowOf> MOTE_FN Fill(int n, RowOf row_of) : thread(threadIdx.x % FILLERS), count(n)
+    // `first` and `second`: two neighbouring tiles each.
+    template <class RowOf> MOTE_FN Fill(const u8 *first, const u8 *second, const MxRows &rows, int count, RowOf row_of)
     {
+        thread = opaque(threadIdx.x % FILLERS); // out of sight: it would be worked out again for every copy
+        at_code = opaque(thread * 16), code[0] = first + thread * 16, code[1] = second + thread * 16;
+        if (thread < ITEM_THREADS) {
+            int tile = thread / (STAGE_UNITS * 4), at = thread % (STAGE_UNITS * 4);
+            scale = (tile < 2 ? first : second) + tile % 2 * T::BYTES + T::AT_SCALE + at * 16, of_unit = 64, of_part = TILES * T::BYTES;
+            at_scale = AT_SCALE + tile * (STAGE_UNITS * 64) + at * 16, scale_unit = at / 4, has_scale = true;
+        } else {
+            int j = (thread - ITEM_THREADS) / STAGE_UNITS, at = thread % STAGE_UNITS;
+            scale = (const u8 *)(rows.scale + ((size_t)row_of(min(j, count - 1)) * T::UNITS + at) * 4), of_unit = 16, of_part = 0;
+            at_scale = AT_ROW_SCALE + j * ROW_SCALE + at * 16, scale_unit = at, has_scale = j < count;
+        }
+        row = (const u8 *)rows.q, at_row = opaque(AT_ROW + thread / CHUNKS * ROW_BYTES + thread % CHUNKS * 16);
         MOTE_UNROLL
-        for (int i = 0; i < EACH; i++) row[i] = (u32)row_of(min(thread / CHUNKS + i * AT_ONCE, count - 1)) * T::UNITS;
-        scale_row = (u32)row_of(min(max(thread - ITEM_THREADS, 0) / STAGE_UNITS, count - 1)) * T::UNITS;
+        for (int i = 0; i < EACH; i++) {
+            int j = thread / CHUNKS + i * AT_ONCE;
+            has_token[i] = j < count;
+            token[i] = opaque((u32)row_of(min(j, count - 1)) * (T::UNITS * ROW_UNIT) + thread % CHUNKS * 16);
+        }
     }
 
-    // The stage of units unit .. of four tiles, `first` and `second` two neighbours each.
-    MOTE_FN void stage(const Ring &ring, Filled &filled, const u8 *first, const u8 *second, const MxRows &rows, int unit) const
+    // The stage of units unit ..; part: which four tiles from the first on.
+    MOTE_FN void stage(const Ring &ring, Filled &filled, int unit, int part)
     {
         int n = min(STAGE_UNITS, T::UNITS - unit);
+        u32 to = ring.stage(), code_at = unit * 1024 + part * (u32)(TILES * T::BYTES);
+        const u8 *units = row + unit * ROW_UNIT;
         ring.wait_empty();
-        u32 to = ring.stage();
         MOTE_UNROLL
         for (int i = 0; i < TILES; i++)
             MOTE_UNROLL
-            for (int j = 0; j < STAGE_UNITS * 64 / FILLERS; j++) {
-                int at = thread + j * FILLERS;
-                const u8 *record = (i < 2 ? first : second) + i % 2 * T::BYTES;
-                if (T::UNITS % STAGE_UNITS == 0 || at < n * 64)
-                    stage_copy(to + i * (STAGE_UNITS * 1024) + at * 16, record + unit * 1024 + at * 16);
-            }
-        if (thread < ITEM_THREADS) {
-            int tile = thread / (STAGE_UNITS * 4), at = thread % (STAGE_UNITS * 4);
-            const u8 *record = (tile < 2 ? first : second) + tile % 2 * T::BYTES;
-            if (at < n * 4)
-                stage_copy(to + AT_SCALE + tile * (STAGE_UNITS * 64) + at * 16, record + T::AT_SCALE + unit * 64 + at * 16);
-        } else {
-            int token = (thread - ITEM_THREADS) / STAGE_UNITS, at = thread % STAGE_UNITS;
-            if (token < count && at < n)
-                stage_copy(to + AT_ROW_SCALE + token * ROW_SCALE + at * 16, rows.scale + ((size_t)scale_row + unit + at) * 4);
-        }
-        int at = thread % CHUNKS;
+            for (int j = 0; j < HALVES; j++)
+                if (WHOLE || thread + j * FILLERS < n * 64)
+                    stage_copy(to + at_code + i * (STAGE_UNITS * 1024) + j * (FILLERS * 16), code[i / 2] + code_at + i % 2 * T::BYTES + j * (FILLERS * 16));
+        if (has_scale && (WHOLE || scale_unit < n)) stage_copy(to + at_scale, scale + (unit * of_unit + part * of_part));
         MOTE_UNROLL
-        for (int i = 0; i < EACH; i++) {
-            int token = thread / CHUNKS + i * AT_ONCE;
-            if (token < count && at < n * (ROW_UNIT / 16))
-                stage_copy(to + AT_ROW + token * ROW_BYTES + at * 16, rows.q + ((size_t)row[i] + unit) * ROW_UNIT + at * 16);
-        }
+        for (int i = 0; i < EACH; i++)
+            if (has_token[i] && (WHOLE || thread % CHUNKS < n * (ROW_UNIT / 16))) stage_copy(to + at_row + i * (AT_ONCE * ROW_BYTES), units + token[i]);
         filled.add();
     }
 };
@@ -225,19 +229,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
             Work work = next;
             next = work_of(item + gridDim.x);
             if (work.piece.z <= 0) continue;
-            Fill<T> fill(work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
             const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
+            Fill<T> fill(first, second, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             MOTE_ROLLED
-            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, filled, first, second, job.x, unit);
+            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, filled, unit, 0);
         }
         filled.finish();
         return;
     }
     int at = 0, turn = 0; // stages before this piece
+    auto piece_of = [&](int item) { return item < n_item ? small_part(job.list, item / UP_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
+    int4 next = piece_of(blockIdx.x);
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = small_part(job.list, item / UP_BLOCKS, all_wide);
+        int4 piece = next;
+        next = piece_of(item + gridDim.x); // on its way meanwhile
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
@@ -298,21 +305,24 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
             Work work = next;
             next = work_of(item + gridDim.x);
             if (work.piece.z <= 0) continue;
-            Fill<T> fill(work.piece.z, [&](int j) { return work.piece.y + j; });
             const u8 *record = work.matrix[0] + (size_t)(item % DOWN_BLOCKS * GROUPS * TILES) * T::BYTES;
+            Fill<T> fill(record, record + 2 * T::BYTES, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
             MOTE_ROLLED
             for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS)
                 MOTE_ROLLED
                 for (int part = 0; part < GROUPS; part++, ring.next())
-                    fill.stage(ring, filled, record + part * TILES * T::BYTES, record + (part * TILES + 2) * T::BYTES, job.h, unit);
+                    fill.stage(ring, filled, unit, part);
         }
         filled.finish();
         return;
     }
     ring.next(group);
+    auto piece_of = [&](int item) { return item < n_item ? small_part(job.list, item / DOWN_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
+    int4 next = piece_of(blockIdx.x);
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = small_part(job.list, item / DOWN_BLOCKS, all_wide);
+        int4 piece = next;
+        next = piece_of(item + gridDim.x); // on its way meanwhile
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
