@@ -150,7 +150,7 @@ static void check_pair(const experts &set, const result &got, const array<float>
 /* Experts of these many pairs, in turn: a full piece, each number of a part's tokens, what ends inside one, one that is left. */
 static array<int> draw_ids()
 {
-    static const int many[EXPERTS] = {1, 16, 17, 65, 100, 129, 170, 224, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
+    static const int many[EXPERTS] = {2, 40, 60, 80, 100, 150, 170, 224, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
     const int *left = getenv("MOTE_TEST_SHORT") ? few : many;
     int n_pair = 0, given[EXPERTS] = {};
     for (int e = 0; e < EXPERTS; e++) n_pair += left[e];

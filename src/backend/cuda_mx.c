@@ -73,9 +73,10 @@ static const struct cuda_text large_text = {
 static const int large_width[2] = {64, 224},
                  large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
-/* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9:
- * at 6 pairs 855 us by small ones, 795 by large ones; at 96 pairs 2256 by narrow pieces, 2388 by wide ones). */
-enum { LARGE_FROM = 5, WIDE_FROM = 100 };
+/* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9: at
+ * 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1120 us by narrow pieces, 1281 by wide ones, at 96 2050 and
+ * 1877). */
+static const double large_from = 0.5, wide_from = 72;
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
 enum { BEGIN_BLOCK = 1024, BEGIN_UNITS = 128 }; /* threads, and units that they quantise (mx_step.cu) */
 
@@ -154,9 +155,14 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
 
 int mote_cuda_mx_takes(const struct mote_moe *job)
 {
+    if (!job->n_used) return 0;
     int is_one = job->route && job->n_row == 1; /* whose experts kernels choose themselves (cuda_moe.c) */
-    return job->n_used && ((const struct cuda_experts *)job->experts->placed)->is_mx && !job->shared &&
-           !is_one && !job->hidden && job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
+    const struct cuda_experts *e = job->experts->placed;
+    int64_t x = job->n_row * (int64_t)cuda_padded(job->d_model),
+            h = job->n_row * job->n_used *
+                (int64_t)cuda_padded(e->n_ff); /* where a row lies is 32 bits there */
+    return x <= UINT32_MAX && h <= UINT32_MAX && e->is_mx && !job->shared && !is_one && !job->hidden &&
+           job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
 }
 
 /* ---- launches ---- */
@@ -172,7 +178,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     int n_pair = (int)(job->n_row * job->n_used);
     unsigned n_sm = (unsigned)cuda->info->n_sm;
     double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
-    int is_large = e->first == CUDA_GATE && mean >= LARGE_FROM, wide = mean >= WIDE_FROM,
+    int is_large = e->first == CUDA_GATE && mean >= large_from, wide = mean >= wide_from,
         width = is_large ? large_width[wide] : SMALL_WIDTH;
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,

@@ -21,24 +21,37 @@
 #include "tile.cuh"
 
 constexpr int FILLERS = 128, GROUP = 128; // threads
-constexpr int GROUPS = WIDTH == 64 ? 4 : 2, PARTS = WIDTH == 64 ? 1 : 2, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
-static_assert(WIDTH % (PARTS * 8) == 0, "parts are whole columns of products");
+constexpr int GROUPS = WIDTH == 64 ? 4 : 2, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 
+// A piece's tokens are multiplied in parts of N.
+template <int PARTS, int N> struct Tokens {
+    static constexpr int parts = PARTS, n = N, all = PARTS * N, scales = (N + 15) / 16 * 16; // scales: places of a part's
+};
+// run(tokens): as few as hold `count` tokens, of what there are kernels for. Two parts where sums in registers leave no room for
+// more products than half of them.
+constexpr int next_fewer(int all) { return WIDTH == 64 ? (all <= 32 ? all - 8 : all - 16) : (all <= 64 ? all - 16 : all - 32); }
+template <int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run run)
+{
+    constexpr int FEWER = next_fewer(ALL), PARTS = WIDTH == 64 && ALL <= 32 ? 1 : 2;
+    if constexpr (FEWER >= (WIDTH == 64 ? 8 : 32)) {
+        if (count <= FEWER) return with_tokens<FEWER>(count, run);
+    }
+    run(Tokens<PARTS, ALL / PARTS>());
+}
+
 // A stage: tokens [WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
-// tokens' scales [PARTS][PART_SCALES], as lanes take them (scale_place).
-constexpr int PART_SCALES = (WIDTH / PARTS + 15) / 16 * 16;
+// tokens' scales, as lanes take them (scale_place).
 struct Stage {
     static constexpr int CODE = WIDTH * 128, ITEM = CODE + TILES * 1024, BASE = ITEM + TILES * 64, SCALE = BASE + ROWS,
-                         BYTES = (SCALE + PARTS * PART_SCALES * 4 + 1023) / 1024 * 1024;
+                         BYTES = (SCALE + (WIDTH + 16) * 4 + 1023) / 1024 * 1024;
 };
 static_assert(Stage::CODE % 512 == 0, "lane 0 is told by it");
 // Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
 constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16, DOWN_ROW = 64 + 8;
-constexpr int OUT_BYTES = UP_SLICE * UP_ROW * 4;
-static_assert(GROUPS * DOWN_SLICE * DOWN_ROW * 2 <= OUT_BYTES, "");
+constexpr int OUT_UP = UP_SLICE * UP_ROW * 4, OUT_DOWN = GROUPS * 2 * DOWN_SLICE * DOWN_ROW * 2, OUT_BYTES = OUT_UP > OUT_DOWN ? OUT_UP : OUT_DOWN;
 constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES; // the rest: barriers, what a kernel keeps of its own
 
 struct Ring : Stages<STAGES, Stage::BYTES> {
@@ -74,36 +87,23 @@ struct MxLargeDown {
     u16 *flat; // [n_pair][D_MODEL] bf16
 };
 
-// run(part): with part.n, the tokens of a part, of a piece of so many.
-template <int N> struct Part {
-    static constexpr int n = N;
-};
-template <int N, class Run> MOTE_FN void with_tokens(int count, Run run)
-{
-    constexpr int LESS = N - (N <= 32 ? 8 : 16);
-    if constexpr (LESS >= (WIDTH == 64 ? 8 : 16)) {
-        if (count <= PARTS * LESS) return with_tokens<LESS>(count, run);
-    }
-    run(Part<N>());
-}
-
 // ---- filling ----
 
-// Token j of parts of N: lane t finds those of two neighbouring 8, 2 t and 2 t + 1 of each, side by side.
-template <int N> MOTE_FN int scale_place(int j)
+// Token j: lane t finds those of two neighbouring 8, 2 t and 2 t + 1 of each, side by side.
+template <class Count> MOTE_FN int scale_place(int j)
 {
-    int in = j % N;
-    return j / N * PART_SCALES + in / 16 * 16 + in % 8 / 2 * 4 + in / 8 % 2 * 2 + in % 2;
+    int in = j % Count::n;
+    return j / Count::n * Count::scales + in / 16 * 16 + in % 8 / 2 * 4 + in / 8 % 2 * 2 + in % 2;
 }
 
 // All units of an item's weights and tokens. record[]: of the first tile of a stage's first half and of its second, each with the
-// others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies. Of PARTS N those beyond `count` are
+// others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies. Of so many (Count) those beyond `count` are
 // the last one again: nobody reads what they become, and copies without conditions are half the instructions.
-template <class T, int N, class RowOf>
+template <class T, class Count, class RowOf>
 MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
 {
     using S = Stage;
-    constexpr int TOKENS = PARTS * N, HALF = TILES / 2, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
+    constexpr int TOKENS = Count::all, HALF = TILES / 2, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
     int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
     u32 token[EACH], scale[SCALES], at_scale[SCALES];
     MOTE_UNROLL
@@ -111,7 +111,7 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
     MOTE_UNROLL
     for (int i = 0; i < SCALES; i++) {
         scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (T::UNITS * 4));
-        at_scale[i] = opaque(S::SCALE + scale_place<N>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
+        at_scale[i] = opaque(S::SCALE + scale_place<Count>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
     }
     const u8 *q = (const u8 *)rows.q, *factor = (const u8 *)rows.scale, *code[2];
     const u8 *item = (thread / 4 & HALF ? record[1] : record[0]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
@@ -196,89 +196,144 @@ template <int FIRST, int END> struct Scales {
     }
 };
 
-// acc[part] = 16 rows of this warp's times tokens N part ..; bases: of row g in the low byte, of row g + 8 above it: what rows are
-// to be multiplied by (row_scale).
-//
-// A product takes some 300 cycles from its start to its sum, most of them waiting: other groups' products are under way meanwhile.
-template <class T, int N> struct Multiply {
-    static constexpr int SOON = N > 32 ? N / 32 * 2 : N / 8; // eights of tokens whose scales are there before the sums are
-    float (&acc)[PARTS][N / 2];
-    Ring &ring;
-    float part[N / 2];
+// What a warp has of a unit's 16 rows: operands, and what makes them.
+struct Operands {
     u32 a[4][4];
-    Codes codes; // of the next unit
-    u32 bases, eights; // eights: eight times the bases
+    Codes codes;       // of the next unit
+    u32 bases, eights; // of row g in the low byte, of row g + 8 above it: what rows are to be multiplied by (row_scale); eight times that
     MxFactors by;
     u32 at_code, at_item, at_scale; // of a stage: where this lane's lie
 
-    MOTE_FN Multiply(const MxList &list, Ring &r, float (&sums)[PARTS][N / 2]) : acc(sums), ring(r), by(list.one)
+    MOTE_FN Operands(u32 one) : by(one)
     {
         int lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32;
         at_code = opaque(Stage::CODE + tile * 1024 + lane * 16), at_item = opaque(Stage::ITEM + tile * 64 + lane / 4 * 2);
         at_scale = opaque(Stage::SCALE + lane % 4 * 16);
-        MOTE_UNROLL
-        for (int i = 0; i < PARTS * (N / 2); i++) acc[i / (N / 2)][i % (N / 2)] = 0;
     }
     // The ring's next unit: its codes on their way.
-    MOTE_FN void enter()
+    MOTE_FN void enter(Ring &ring, bool is_first)
     {
         ring.wait_full();
         u32 stage = ring.stage();
+        if (is_first) {
+            u32 at = stage + Stage::BASE + (threadIdx.x - FILLERS) / 32 * 16 + threadIdx.x % 32 / 4;
+            bases = shared1(at) | shared1(at + 8) << 8, eights = opaque(bases * 8);
+        }
         codes.load(stage + at_code, stage + at_item);
     }
-    MOTE_FN void release(u32 empty)
+    MOTE_FN void make() { codes.unpack(a, eights, by); }
+    MOTE_FN void release(u32 empty) const
     {
         __syncwarp();
         if (at_code % 512 == 0) barrier_arrive(empty); // lane 0
     }
-    // A unit, whose operands are made; and the next one's, if there is one. (Over its end the compiler would let no product go on.)
-    MOTE_FN void unit(bool more)
-    {
-        u32 b = ring.stage() >> 4 | 1u << 16; // the lower half of the tokens' descriptor
-        u32 at = ring.stage() + at_scale, empty = ring.empty();
-        ring.next();
-        MOTE_UNROLL
-        for (int p = 0; p < PARTS; p++) {
-            Scales<0, SOON> soon;
-            Scales<SOON, N / 8> late;
-            multiply<N>(part, a, b + p * N * 8);
-            soon.load(at + p * PART_SCALES * 4);
-            if (p == 0 && more) enter();
-            products_wait<0>();
-            late.load(at + p * PART_SCALES * 4);
-            soon.add(acc[p], part);
-            late.add(acc[p], part);
-        }
-        if (more) codes.unpack(a, eights, by);
-        release(empty);
-    }
-    MOTE_FN void all_units()
-    {
-        ring.wait_full();
-        int lane = threadIdx.x % 32, tile = (threadIdx.x - FILLERS) / 32;
-        u32 at = ring.stage() + Stage::BASE + tile * 16 + lane / 4, low = shared1(at), high = shared1(at + 8);
-        bases = low | high << 8, eights = opaque(bases * 8);
-        enter();
-        codes.unpack(a, eights, by);
-        MOTE_ROLLED
-        for (int u = 0; u < T::UNITS; u++) unit(u + 1 < T::UNITS);
-    }
 };
+
+// acc[part] += 16 rows of this warp's times tokens N part .., of the ring's next unit, whose operands are made. The unit after it is
+// made ready meanwhile, if there is one (`more`), the first of another item or not. (Over a unit's end the compiler would let no
+// product go on.)
+//
+// A product takes some 300 cycles from its start to its sum, most of them waiting: other groups' products are under way meanwhile.
+template <int PARTS, int N> MOTE_FN void multiply_unit(float (&acc)[PARTS][N / 2], Ring &ring, Operands &operands, bool more, bool is_next_first)
+{
+    constexpr int SOON = N > 32 ? N / 32 * 2 : N / 8; // eights of tokens whose scales are there before the sums are
+    float part[N / 2];
+    u32 b = ring.stage() >> 4 | 1u << 16; // the lower half of the tokens' descriptor
+    u32 at = ring.stage() + operands.at_scale, empty = ring.empty();
+    ring.next();
+    MOTE_UNROLL
+    for (int p = 0; p < PARTS; p++) {
+        Scales<0, SOON> soon;
+        Scales<SOON, N / 8> late;
+        multiply<N>(part, operands.a, b + p * N * 8);
+        soon.load(at + p * (Tokens<PARTS, N>::scales * 4));
+        if (p == 0 && more) operands.enter(ring, is_next_first);
+        products_wait<0>();
+        late.load(at + p * (Tokens<PARTS, N>::scales * 4));
+        soon.add(acc[p], part);
+        late.add(acc[p], part);
+    }
+    if (more) operands.make();
+    operands.release(empty);
+}
+// All units of an item. AHEAD: and the next item's first operands, if it goes on.
+template <class T, bool AHEAD, int PARTS, int N>
+MOTE_FN void multiply_units(float (&acc)[PARTS][N / 2], Ring &ring, Operands &operands, bool goes_on)
+{
+    MOTE_UNROLL
+    for (int i = 0; i < PARTS * (N / 2); i++) acc[i / (N / 2)][i % (N / 2)] = 0;
+    MOTE_ROLLED
+    for (int unit = 0; unit < T::UNITS - AHEAD; unit++) multiply_unit<PARTS, N>(acc, ring, operands, AHEAD || unit + 1 < T::UNITS, false);
+    if (AHEAD) multiply_unit<PARTS, N>(acc, ring, operands, goes_on, true); // apart: the others' loop is shorter without its conditions
+}
 MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r & 255) + MX_BASE_SHIFT) << 23); }
+
+// ---- items ----
+
+// Registers of the roles; 64 K together, and no more than what the block began with.
+MOTE_FN void set_registers(bool fills)
+{
+    if (fills) fewer_registers<WIDTH == 64 ? 32 : 40>();
+    else more_registers<WIDTH == 64 ? 112 : 232>();
+}
+
+// An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the small
+// kernels'.
+//
+// fill(work, block, filled); first, second: the matrices of its halves.
+template <int BLOCKS, class Fill> MOTE_FN void fill_items(const MxList &list, const Ring &ring, int n_piece, int first, int second, Fill fill)
+{
+    set_registers(true);
+    auto piece_at = [&](int item) { return list.pieces.piece[max(min(item / BLOCKS, n_piece - 1), 0)]; };
+    Work next(list, piece_at(blockIdx.x), first, second);
+    int4 ahead = piece_at(blockIdx.x + gridDim.x);
+    Filled filled;
+    filled.start(ring.barriers);
+    MOTE_ROLLED
+    for (int item = blockIdx.x; item < n_piece * BLOCKS; item += gridDim.x) {
+        Work work = next;
+        next = Work(list, ahead, first, second), ahead = piece_at(item + 2 * gridDim.x);
+        if (!work.piece.w) fill(work, item % BLOCKS, filled);
+    }
+    filled.finish();
+}
+
+// run(tokens, operands, piece, block, goes_on); leave(piece, block): of those that are not ours. AHEAD: an item makes the next one's first
+// operands, before it writes its results: where items are short.
+template <int BLOCKS, bool AHEAD, class Leave, class Run>
+MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave leave, Run run)
+{
+    set_registers(false);
+    Operands operands(list.one);
+    int n_item = n_piece * BLOCKS;
+    auto piece_at = [&](int item) { return item < n_item ? list.pieces.piece[item / BLOCKS] : make_int4(0, 0, 0, 1); };
+    int4 next = piece_at(blockIdx.x), ahead = piece_at(blockIdx.x + gridDim.x);
+    bool is_made = false; // the first unit's operands
+    MOTE_ROLLED
+    for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+        int4 piece = next;
+        int block = item % BLOCKS;
+        next = ahead, ahead = piece_at(item + 2 * gridDim.x); // on its way meanwhile
+        if (piece.w) {
+            leave(piece, block);
+            continue;
+        }
+        if (!is_made) operands.enter(ring, true), operands.make();
+        is_made = AHEAD && !next.w;
+        with_tokens(piece.z, [&](auto tokens) { run(tokens, operands, piece, block, is_made); });
+    }
+}
 
 // ---- gate and up ----
 
 constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes
 constexpr bool QUANTISES = HIDDEN == 128;                     // a unit: four columns a lane
 
-template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, int4 piece, int first_column)
+template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)
 {
-    using T = Tile<W0, D_MODEL>;
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-    float acc[PARTS][N / 2];
-    Multiply<T, N> products(job.list, ring, acc);
-    products.all_units();
-    u32 bases = products.bases;
+    float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
+    multiply_units<Tile<W0, D_MODEL>, false, PARTS, N>(acc, ring, operands, goes_on);
     float *sums = (float *)out_buffer(); // [token][rows of gate, of up]
     MOTE_UNROLL
     for (int slice = 0; slice < (PARTS * N + UP_SLICE - 1) / UP_SLICE; slice++) {
@@ -289,26 +344,27 @@ template <int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring,
             int at = slice * (UP_SLICE / 2) + i;
             if (at >= PARTS * (N / 2)) break; // 8 tokens
             int token = i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
-            sums[token * UP_ROW + warp * 16 + g + 8 * r] = acc[at / (N / 2)][at % (N / 2)] * row_scale(bases, r);
+            sums[token * UP_ROW + warp * 16 + g + 8 * r] = acc[at / (N / 2)][at % (N / 2)] * scale[r];
         }
         meet(1, CONSUMERS);
         constexpr int FOURS = HIDDEN / 4; // of a token
-        MOTE_ROLLED
-        for (int i = thread; i < UP_SLICE * FOURS; i += CONSUMERS) {
-            int token = i / FOURS, c = i % FOURS * 4;
-            float4 gate = *(const float4 *)(sums + token * UP_ROW + c), up = *(const float4 *)(sums + token * UP_ROW + HIDDEN + c), h;
-            h.x = activation(ACTIVATION, LIMIT, gate.x, up.x), h.y = activation(ACTIVATION, LIMIT, gate.y, up.y);
-            h.z = activation(ACTIVATION, LIMIT, gate.z, up.z), h.w = activation(ACTIVATION, LIMIT, gate.w, up.w);
-            bool is_there = first_column + c < N_FF; // else its weights are another matrix's
-            size_t pair = piece.y + slice * UP_SLICE + token;
-            if constexpr (QUANTISES) {
-                MxColumns<4> columns({is_there ? h.x : 0, is_there ? h.y : 0, is_there ? h.z : 0, is_there ? h.w : 0});
-                int top = columns.top();
-                if (slice * UP_SLICE + token >= piece.z) break; // whole warps
-                columns.put_large(job.h, pair * (FF_PAD / 128) + first_column / 128, c / 4, top);
-                if (columns.is_wide(top)) *job.list.wide = 1;
-            } else if (slice * UP_SLICE + token < piece.z && is_there) *(float4 *)(job.hidden + pair * N_FF + first_column + c) = h;
-        }
+        static_assert(UP_SLICE * FOURS == CONSUMERS, "four columns of a token for every thread");
+        // (No loop: one whose bounds differ among threads would cost the main loop its uniform registers.)
+        int token = thread / FOURS, c = thread % FOURS * 4;
+        float4 gate = *(const float4 *)(sums + token * UP_ROW + c), up = *(const float4 *)(sums + token * UP_ROW + HIDDEN + c);
+        float h[4] = {activation(ACTIVATION, LIMIT, gate.x, up.x), activation(ACTIVATION, LIMIT, gate.y, up.y),
+                      activation(ACTIVATION, LIMIT, gate.z, up.z), activation(ACTIVATION, LIMIT, gate.w, up.w)};
+        bool is_there = first_column + c < N_FF; // else its weights are another matrix's
+        bool is_token = slice * UP_SLICE + token < piece.z;
+        size_t pair = piece.y + slice * UP_SLICE + token;
+        if constexpr (QUANTISES) {
+            MOTE_UNROLL
+            for (int i = 0; i < 4; i++) h[i] = is_there ? h[i] : 0;
+            MxColumns<4> columns(h);
+            int top = columns.top();
+            if (is_token) columns.put_large(job.h, pair * (FF_PAD / 128) + first_column / 128, c / 4, top);
+            if (is_token && columns.is_wide(top)) *job.list.wide = 1;
+        } else if (is_token && is_there) *(float4 *)(job.hidden + pair * N_FF + first_column + c) = make_float4(h[0], h[1], h[2], h[3]);
     }
 }
 
@@ -321,55 +377,32 @@ MOTE_FN void clear_hidden(const MxLargeGateUp &job, int4 piece, int first_column
     }
 }
 
-// Registers of the roles; 64 K together, and no more than what the block began with.
-MOTE_FN void set_registers(bool fills)
-{
-    if (fills) fewer_registers<WIDTH == 64 ? 32 : 40>();
-    else more_registers<WIDTH == 64 ? 112 : 232>();
-}
-
 MOTE_FN void gate_up(const MxLargeGateUp &job)
 {
     using T = Tile<W0, D_MODEL>;
     Ring ring;
-    int n_piece = ring.begin(job.list), n_item = n_piece * UP_BLOCKS;
-    if (threadIdx.x < FILLERS) {
-        set_registers(true);
-        auto work_of = [&](int item) { return Work(job.list, job.list.pieces.piece[max(min(item / UP_BLOCKS, n_piece - 1), 0)], 0, 1); };
-        Work next = work_of(blockIdx.x);
-        Filled filled;
-        filled.start(ring.barriers);
-        MOTE_ROLLED
-        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            Work work = next;
-            next = work_of(item + gridDim.x);
-            if (work.piece.w) continue; // the small kernels'
-            int column = item % UP_BLOCKS * HIDDEN;
+    int n_piece = ring.begin(job.list);
+    if (threadIdx.x < FILLERS)
+        fill_items<UP_BLOCKS>(job.list, ring, n_piece, 0, 1, [&](const Work &work, int block, Filled &filled) {
             const u8 *record[2], *base[2];
             MOTE_UNROLL
             for (int i = 0; i < 2; i++) {
-                record[i] = work.matrix[i] + (size_t)(column / 16) * T::BYTES;
-                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + column;
+                record[i] = work.matrix[i] + (size_t)(block * (HIDDEN / 16)) * T::BYTES;
+                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + block * HIDDEN;
             }
-            with_tokens<WIDTH / PARTS>(work.piece.z, [&](auto part) {
-                fill_item<T, part.n>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+            with_tokens(work.piece.z, [&](auto tokens) {
+                fill_item<T, decltype(tokens)>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             });
-        }
-        filled.finish();
-    } else {
-        set_registers(false);
-        int4 next = job.list.pieces.piece[min((int)blockIdx.x, n_item - 1) / UP_BLOCKS];
-        MOTE_ROLLED
-        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = next;
-            if (item + (int)gridDim.x < n_item) next = job.list.pieces.piece[(item + gridDim.x) / UP_BLOCKS]; // on its way meanwhile
-            if (piece.w) {
-                if (!QUANTISES) clear_hidden(job, piece, item % UP_BLOCKS * HIDDEN);
-                continue;
-            }
-            with_tokens<WIDTH / PARTS>(piece.z, [&](auto part) { gate_up_item<part.n>(job, ring, piece, item % UP_BLOCKS * HIDDEN); });
-        }
-    }
+        });
+    else
+        multiply_items<UP_BLOCKS, false>(
+            job.list, ring, n_piece,
+            [&](int4 piece, int block) {
+                if (!QUANTISES) clear_hidden(job, piece, block * HIDDEN);
+            },
+            [&](auto tokens, Operands &operands, int4 piece, int block, bool goes_on) {
+                gate_up_item<tokens.parts, tokens.n>(job, ring, operands, piece, block * HIDDEN, goes_on);
+            });
 }
 
 // Grid: as many blocks as there are multiprocessors.
@@ -378,19 +411,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up(const __
 // ---- down ----
 
 constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
+constexpr bool DOWN_AHEAD = WIDTH == 64; // wide pieces leave no registers for it
 
 // Each group has rows of its own, and goes its own way at the end: one's results leave under the others' products.
-template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4 piece, int first_row)
+template <int PARTS, int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, Operands &operands, int4 piece, int first_row, bool goes_on, u32 &turn)
 {
-    using T = Tile<W0, N_FF>;
     constexpr int ROW = DOWN_ROW * 2; // bytes
     int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
-    float acc[PARTS][N / 2];
-    Multiply<T, N> products(job.list, ring, acc);
-    products.all_units();
-    float scale[2] = {row_scale(products.bases, 0), row_scale(products.bases, 1)};
-    u8 *out = out_buffer() + group * (DOWN_SLICE * ROW);
-    u32 to = shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16;
+    float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
+    multiply_units<Tile<W0, N_FF>, DOWN_AHEAD, PARTS, N>(acc, ring, operands, goes_on);
     int token = thread % GROUP / 8, chunk = thread % 8, column = first_row + group * 64 + chunk * 8; // 16 bytes a thread
     MOTE_UNROLL
     for (int slice = 0; slice < (PARTS * N + DOWN_SLICE - 1) / DOWN_SLICE; slice++) {
@@ -403,8 +432,9 @@ template <int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, int4
             const float *sum = &acc[from / (N / 2)][from % (N / 2)];
             v[i] = pack_bf16x2(sum[0] * scale[r], sum[1] * scale[r]);
         }
-        meet(2 + group, GROUP);
-        store_transposed(to, v);
+        u8 *out = out_buffer() + group * (2 * DOWN_SLICE * ROW) + turn; // in turn: who is behind still reads the other
+        turn ^= DOWN_SLICE * ROW;
+        store_transposed(shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16, v);
         meet(2 + group, GROUP);
         if (slice * DOWN_SLICE + token < piece.z && column < D_MODEL)
             *(uint4 *)(job.flat + (size_t)(piece.y + slice * DOWN_SLICE + token) * D_MODEL + column) = *(const uint4 *)(out + token * ROW + chunk * 16);
@@ -415,41 +445,26 @@ MOTE_FN void down(const MxLargeDown &job)
 {
     using T = Tile<W0, N_FF>;
     Ring ring;
-    int n_piece = ring.begin(job.list), n_item = n_piece * DOWN_BLOCKS;
-    if (threadIdx.x < FILLERS) {
-        set_registers(true);
-        auto work_of = [&](int item) { return Work(job.list, job.list.pieces.piece[max(min(item / DOWN_BLOCKS, n_piece - 1), 0)], 2, 2); };
-        Work next = work_of(blockIdx.x);
-        Filled filled;
-        filled.start(ring.barriers);
-        MOTE_ROLLED
-        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            Work work = next;
-            next = work_of(item + gridDim.x);
-            if (work.piece.w) continue; // the small kernels'
-            int block = item % DOWN_BLOCKS;
+    int n_piece = ring.begin(job.list);
+    u32 turn = 0; // 0, or the bytes of a slice
+    if (threadIdx.x < FILLERS)
+        fill_items<DOWN_BLOCKS>(job.list, ring, n_piece, 2, 2, [&](const Work &work, int block, Filled &filled) {
             const u8 *record[2], *base[2];
             MOTE_UNROLL
             for (int i = 0; i < 2; i++) {
                 record[i] = work.matrix[i] + (size_t)(block * TILES + i * (TILES / 2)) * T::BYTES;
                 base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * (ROWS / 2);
             }
-            with_tokens<WIDTH / PARTS>(work.piece.z, [&](auto part) {
-                fill_item<T, part.n>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+            with_tokens(work.piece.z, [&](auto tokens) {
+                fill_item<T, decltype(tokens)>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
             });
-        }
-        filled.finish();
-    } else {
-        set_registers(false);
-        int4 next = job.list.pieces.piece[min((int)blockIdx.x, n_item - 1) / DOWN_BLOCKS];
-        MOTE_ROLLED
-        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            int4 piece = next;
-            if (item + (int)gridDim.x < n_item) next = job.list.pieces.piece[(item + gridDim.x) / DOWN_BLOCKS]; // on its way meanwhile
-            if (piece.w) continue;
-            with_tokens<WIDTH / PARTS>(piece.z, [&](auto part) { down_item<part.n>(job, ring, piece, item % DOWN_BLOCKS * ROWS); });
-        }
-    }
+        });
+    else
+        multiply_items<DOWN_BLOCKS, DOWN_AHEAD>(
+            job.list, ring, n_piece, [](int4, int) {},
+            [&](auto tokens, Operands &operands, int4 piece, int block, bool goes_on) {
+                down_item<tokens.parts, tokens.n>(job, ring, operands, piece, block * ROWS, goes_on, turn);
+            });
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_down(const __grid_constant__ MxLargeDown job) { down(job); }

@@ -156,7 +156,8 @@ MOTE_FN int4 small_part(const MxList &list, int at, bool all_wide)
     return piece;
 }
 
-// An item's piece, and its weights' address: asked for while the item before is being filled.
+// An item's piece, which has been asked for two items before, and its weights' address, asked for one before: either takes as long
+// as a stage.
 struct Work {
     int4 piece;
     const u8 *matrix[2];

@@ -220,14 +220,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
     bool all_wide;
     int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
     if (threadIdx.x >= CONSUMERS) {
-        auto work_of = [&](int item) { return Work(job.list, small_part(job.list, min(item / UP_BLOCKS, n_part - 1), all_wide), !GATED, 1); };
-        Work next = work_of(blockIdx.x);
+        auto piece_at = [&](int item) { return small_part(job.list, max(min(item / UP_BLOCKS, n_part - 1), 0), all_wide); };
+        Work next(job.list, piece_at(blockIdx.x), !GATED, 1);
+        int4 ahead = piece_at(blockIdx.x + gridDim.x);
         Filled filled;
         filled.start(ring.barriers);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
-            next = work_of(item + gridDim.x);
+            next = Work(job.list, ahead, !GATED, 1), ahead = piece_at(item + 2 * gridDim.x);
             if (work.piece.z <= 0) continue;
             size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
             const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
@@ -239,12 +240,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
         return;
     }
     int at = 0, turn = 0; // stages before this piece
-    auto piece_of = [&](int item) { return item < n_item ? small_part(job.list, item / UP_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
-    int4 next = piece_of(blockIdx.x);
+    auto piece_at = [&](int item) { return item < n_item ? small_part(job.list, item / UP_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
+    int4 next = piece_at(blockIdx.x);
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
         int4 piece = next;
-        next = piece_of(item + gridDim.x); // on its way meanwhile
+        next = piece_at(item + gridDim.x); // on its way meanwhile
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
@@ -296,14 +297,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
     bool all_wide;
     int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
     if (threadIdx.x >= CONSUMERS) {
-        auto work_of = [&](int item) { return Work(job.list, small_part(job.list, min(item / DOWN_BLOCKS, n_part - 1), all_wide), 2, 2); };
-        Work next = work_of(blockIdx.x);
+        auto piece_at = [&](int item) { return small_part(job.list, max(min(item / DOWN_BLOCKS, n_part - 1), 0), all_wide); };
+        Work next(job.list, piece_at(blockIdx.x), 2, 2);
+        int4 ahead = piece_at(blockIdx.x + gridDim.x);
         Filled filled;
         filled.start(ring.barriers);
         MOTE_ROLLED
         for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
             Work work = next;
-            next = work_of(item + gridDim.x);
+            next = Work(job.list, ahead, 2, 2), ahead = piece_at(item + 2 * gridDim.x);
             if (work.piece.z <= 0) continue;
             const u8 *record = work.matrix[0] + (size_t)(item % DOWN_BLOCKS * GROUPS * TILES) * T::BYTES;
             Fill<T> fill(record, record + 2 * T::BYTES, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
@@ -317,12 +319,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
         return;
     }
     ring.next(group);
-    auto piece_of = [&](int item) { return item < n_item ? small_part(job.list, item / DOWN_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
-    int4 next = piece_of(blockIdx.x);
+    auto piece_at = [&](int item) { return item < n_item ? small_part(job.list, item / DOWN_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
+    int4 next = piece_at(blockIdx.x);
     MOTE_ROLLED
     for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
         int4 piece = next;
-        next = piece_of(item + gridDim.x); // on its way meanwhile
+        next = piece_at(item + gridDim.x); // on its way meanwhile
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED

@@ -6,10 +6,11 @@
 #define D_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define D_12 D_8 ", %8, %9, %10, %11"
 #define D_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define D_20 D_16 ", %16, %17, %18, %19"
 #define D_24 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define D_28 D_24 ", %24, %25, %26, %27"
 #define D_32 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D_40 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define D_48 D_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define D_56 D_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define D_64 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
                   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // d[0 .. n) in registers of a kind: "+f" or "+r".
@@ -18,10 +19,11 @@
 #define REGISTERS_12(kind, i) REGISTERS_8(kind, i), REGISTERS_4(kind, i + 8)
 #define REGISTERS_16(kind, i)                                                                                \
     REGISTERS_4(kind, i), REGISTERS_4(kind, i + 4), REGISTERS_4(kind, i + 8), REGISTERS_4(kind, i + 12)
-#define REGISTERS_20(kind, i) REGISTERS_16(kind, i), REGISTERS_4(kind, i + 16)
 #define REGISTERS_24(kind, i) REGISTERS_16(kind, i), REGISTERS_8(kind, i + 16)
-#define REGISTERS_28(kind, i) REGISTERS_24(kind, i), REGISTERS_4(kind, i + 24)
 #define REGISTERS_32(kind, i) REGISTERS_16(kind, i), REGISTERS_16(kind, i + 16)
+#define REGISTERS_40(kind, i) REGISTERS_32(kind, i), REGISTERS_8(kind, i + 32)
+#define REGISTERS_48(kind, i) REGISTERS_32(kind, i), REGISTERS_16(kind, i + 32)
+#define REGISTERS_56(kind, i) REGISTERS_32(kind, i), REGISTERS_24(kind, i + 32)
 #define REGISTERS_64(kind, i) REGISTERS_32(kind, i), REGISTERS_32(kind, i + 32)
 
 #endif
