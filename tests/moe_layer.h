@@ -281,7 +281,8 @@ static inline void reference_free(struct reference *r)
 
 /* Three products and two roundings of the activations; a plain set is as exact as f32. In MXFP4 a number of h that is as
  * near to two of its numbers as sums in f32 can tell may become the other one, a block's largest may change its scale:
- * `flipped` (0: none does) is how far off such a row may be. Where x is not exact all rows are such. */
+ * `flipped` (0: none does) is how far off such a row may be: numbers of the largest step, or a block under another
+ * scale, in its experts. Where x is not exact all rows are such. */
 static inline double moe_budget(const struct layer *l, int size, double *flipped)
 {
     double most = 0;
@@ -292,7 +293,7 @@ static inline double moe_budget(const struct layer *l, int size, double *flipped
             most, budget_of(&l->pool[p].m, size,
                             is_exact || l->recipe.act == MOTE_WISH_F32 ? l->recipe.act : MOTE_WISH_DEFAULT));
     }
-    *flipped = h ? 0.1 : 0;
+    *flipped = h ? 0.2 : 0;
     return h && !x ? *flipped : 2 * most;
 }
 

@@ -65,13 +65,7 @@ enum mote_tile_code {
  *   IQ2 (IQ2_XS, IQ2_S)   8, 25, 43 and, 4 above, their negatives
  *   IQ1 (IQ1_S, IQ1_M)    -9, -7, -1, 1, 7, 9: 8 g - 1 and 8 g + 1 of g = -1, 0, 1
  * ODD: C4, the code is 2 nibble (IQ3_S). */
-enum mote_tile_table {
-    MOTE_TABLE_NONE,
-    MOTE_TABLE_IQ4NL,
-    MOTE_TABLE_ODD,
-    MOTE_TABLE_IQ2,
-    MOTE_TABLE_IQ1
-};
+enum mote_tile_table { MOTE_TABLE_NONE, MOTE_TABLE_IQ4NL, MOTE_TABLE_ODD, MOTE_TABLE_IQ2, MOTE_TABLE_IQ1 };
 enum mote_tile_item {
     MOTE_ITEM_F16,
     MOTE_ITEM_BF16,

@@ -225,8 +225,13 @@ void mote_tile_pack(const struct mote_tile_kind *kind, const struct mote_matrix 
 /* Of a packed tile of E2M1: are a row's 32 columns of a block all zeros? */
 static int is_zero_block(const uint8_t *record, int row, int64_t block)
 {
-    enum { UNIT_CODES = 1024, ROW_CODES = 512, LANE = 16 }; /* of a unit: row g's words of all lanes, row g + 8's */
-    const uint8_t *code = record + block / 4 * UNIT_CODES + row / 8 * ROW_CODES + row % 8 * 4 * LANE + block % 4 * 4;
+    enum {
+        UNIT_CODES = 1024,
+        ROW_CODES = 512,
+        LANE = 16
+    }; /* of a unit: row g's words of all lanes, row g + 8's */
+    const uint8_t *code =
+        record + block / 4 * UNIT_CODES + row / 8 * ROW_CODES + row % 8 * 4 * LANE + block % 4 * 4;
     uint32_t any = 0;
     for (int t = 0; t < 4; t++) any |= mote_load_u32(code + t * LANE);
     return !(any & 0x77777777u);

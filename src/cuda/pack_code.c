@@ -172,16 +172,10 @@ static void write_iq3xxs(const struct mote_pack_row row[16], uint8_t *const plan
 }
 
 const struct mote_pack_code mote_pack_code_of[] = {
-    [MOTE_CODE_C1] = {{8}, write_c1},
-    [MOTE_CODE_C2] = {{16}, write_c2},
-    [MOTE_CODE_C3] = {{16, 8}, write_c3},
-    [MOTE_CODE_C4] = {{32}, write_c4},
-    [MOTE_CODE_C5] = {{32, 8}, write_c5},
-    [MOTE_CODE_C6] = {{32, 16}, write_c6},
-    [MOTE_CODE_C8] = {{64}, write_c8},
-    [MOTE_CODE_LUT4] = {{32}, write_lut4},
-    [MOTE_CODE_E2M1] = {{32}, write_e2m1},
-    [MOTE_CODE_T5] = {{8, 4, 1}, write_t5},
-    [MOTE_CODE_IQ2XXS] = {{16}, write_iq2xxs},
-    [MOTE_CODE_IQ3XXS] = {{16, 8}, write_iq3xxs},
+    [MOTE_CODE_C1] = {{8}, write_c1},          [MOTE_CODE_C2] = {{16}, write_c2},
+    [MOTE_CODE_C3] = {{16, 8}, write_c3},      [MOTE_CODE_C4] = {{32}, write_c4},
+    [MOTE_CODE_C5] = {{32, 8}, write_c5},      [MOTE_CODE_C6] = {{32, 16}, write_c6},
+    [MOTE_CODE_C8] = {{64}, write_c8},         [MOTE_CODE_LUT4] = {{32}, write_lut4},
+    [MOTE_CODE_E2M1] = {{32}, write_e2m1},     [MOTE_CODE_T5] = {{8, 4, 1}, write_t5},
+    [MOTE_CODE_IQ2XXS] = {{16}, write_iq2xxs}, [MOTE_CODE_IQ3XXS] = {{16, 8}, write_iq3xxs},
 };
