@@ -174,7 +174,7 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     launch(1 + (unsigned)(TOKENS * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
     MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1, 1};
     typename K::up_job up = {list, to.x.view(), to.h.view()};
-    typename K::down_job down = {list, to.h.view(), to.flat.at};
+    typename K::down_job down = {list, to.h.view(), to.flat.at, is_rest};
     launch(blocks, 1, K::block, [&] { K::gate_up(up); });
     launch(blocks, 1, K::block, [&] { K::down(down); });
     return to;

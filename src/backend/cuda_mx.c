@@ -39,6 +39,7 @@ struct down_job {
     struct mx_list list;
     struct mx_rows h;
     void *flat;
+    int is_bf16;
 };
 struct large_gate_up_job {
     struct mx_list list;
@@ -77,6 +78,8 @@ static const int large_width[2] = {64, 224},
  * 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1120 us by narrow pieces, 1281 by wide ones, at 96 2050 and
  * 1877). */
 static const double large_from = 0.5, wide_from = 72;
+/* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
+enum { FEW_PAIRS = 512 };
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
 enum { BEGIN_BLOCK = 1024, BEGIN_UNITS = 128 }; /* threads, and units that they quantise (mx_step.cu) */
 
@@ -87,7 +90,7 @@ struct scratch {
         large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
     struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
     float *hidden;             /* [pairs][n_ff]: large_h of wide pieces, before it is quantised */
-    void *flat;                /* [pairs][d_model] f32, or bf16 */
+    void *flat;                /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
     struct cuda_pairs pairs;
     int32_t *wide; /* is any row? */
 };
@@ -105,7 +108,8 @@ static size_t cut(const struct mote_backend_limits *l, void *base, struct scratc
     s->large_h.q = cuda_cut(base, &total, pair, ff);
     s->large_h.scale = cuda_cut(base, &total, pair, ff / UNIT * sizeof(float));
     s->hidden = cuda_cut(base, &total, pair, (size_t)l->n_ff * sizeof(float));
-    s->flat = cuda_cut(base, &total, pair, (size_t)l->d_model * sizeof(float));
+    size_t few = pair < FEW_PAIRS ? pair : FEW_PAIRS, halves = pair > 2 * few ? pair : 2 * few;
+    s->flat = cuda_cut(base, &total, halves, (size_t)l->d_model * sizeof(uint16_t));
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, SMALL_WIDTH);
     s->wide = cuda_cut(base, &total, 1, sizeof *s->wide);
     return total;
@@ -179,7 +183,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     unsigned n_sm = (unsigned)cuda->info->n_sm;
     double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
     int is_large = e->first == CUDA_GATE && mean >= large_from, wide = mean >= wide_from,
-        width = is_large ? large_width[wide] : SMALL_WIDTH;
+        width = is_large ? large_width[wide] : SMALL_WIDTH, is_flat_bf16 = is_large || n_pair > FEW_PAIRS;
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
                                     .small = s.x,
@@ -217,7 +221,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     struct gate_up_job up = {list, s.x, s.h};
-    struct down_job down = {list, s.h, s.flat};
+    struct down_job down = {list, s.h, s.flat, is_flat_bf16};
     void *up_args[] = {&up}, *down_args[] = {&down};
     TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
     TRY(mote_cuda_run(cuda, e->mx_small, DOWN, n_sm, 1, 1, SMALL_BLOCK, shared, down_args));
@@ -228,7 +232,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                           .y = job->y,
                           .n_used = job->n_used,
                           .d_model = (int)job->d_model,
-                          .is_flat_bf16 = is_large,
+                          .is_flat_bf16 = is_flat_bf16,
                           .is_bf16 = job->y_type == MOTE_BF16};
     void *sum_args[] = {&sum};
     return mote_cuda_run(cuda, cuda->mx_program, SUM, cuda_ceil_div(job->d_model, 1024), (unsigned)job->n_row,

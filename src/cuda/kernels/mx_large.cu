@@ -8,7 +8,7 @@
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
 // stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
 // apart costs as many instructions for 8 tokens as for 224, and is what there is least room for: where experts have many tokens,
-// two groups take up to 224 of them in four parts, one multiplying while the other makes operands; where they have few, four
+// two groups take up to 224 of them in two parts, one multiplying while the other makes operands; where they have few, four
 // groups hide each other's latencies. The fp8 accumulator keeps about 14 bits, so a unit's products are added up in f32 with the
 // tokens' scale.
 //

@@ -2,7 +2,7 @@
 // weights stream through a ring of shared memory at its speed.
 //
 //   mx_small_gate_up   h = activation(gate x, up x), quantised, of pairs (row, expert) in the order of experts
-//   mx_small_down      flat[pair] = down h, f32, to be weighed and summed in the order of a row's experts (prefill_step.cu)
+//   mx_small_down      flat[pair] = down h, f32 or bf16, to be weighed and summed in the order of a row's experts (prefill_step.cu)
 //
 // Products are integers: e2m1 doubled is a whole number, so a sum over a block of 32 is exact, and both scales are met once a
 // block: any scales are right, of weights and of activations.
@@ -37,7 +37,8 @@ struct MxGateUp {
 struct MxDown {
     MxList list;
     MxRows h;   // [n_pair]
-    void *flat; // [n_pair][D_MODEL] f32; of the rest bf16
+    void *flat; // [n_pair][D_MODEL] f32, or bf16
+    int is_bf16;
 };
 
 typedef Stages<STAGES, STAGE_BYTES> Ring;
@@ -341,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __gri
             int token = 2 * t + (i & 1), row = tile * 16 + g + (i >> 1) * 8;
             if (token >= piece.z || row >= D_MODEL) continue;
             size_t to = (size_t)(piece.y + token) * D_MODEL + row;
-            if (job.list.is_rest) ((u16 *)job.flat)[to] = (u16)pack_bf16x2(acc[i] * T::POWER, 0);
+            if (job.is_bf16) ((u16 *)job.flat)[to] = (u16)pack_bf16x2(acc[i] * T::POWER, 0);
             else ((float *)job.flat)[to] = acc[i] * T::POWER;
         }
     }
