@@ -91,7 +91,9 @@ static struct mote_backend_limits limits_of(const struct mote_moe_options *o,
                                         .n_used = (int32_t)o->n_used,
                                         .act_moe = act_bits(set->gate, set) | act_bits(set->up, set),
                                         .act_down = act_bits(set->down, set),
-                                        .has_edges = o->x_type != MOTE_F32 || o->y_type != MOTE_F32};
+                                        .x_type = o->x_type,
+                                        .y_type = o->y_type,
+                                        .only = set};
 }
 
 /* Under the device's lock. Memory of other streams' callers is ready when this returns. */

@@ -170,7 +170,7 @@ struct mote_route {
  * read once however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
  * MOTE_ARGUMENT), repeats in a row allowed. hidden, shared_hidden: NULL, or where the inputs of down go
  * (calibration).
- * x_type, y_type: F32, which is zero; others with limits.has_edges alone.
+ * x_type, y_type: F32, which is zero, or the limits' own.
  * route: done first, whole or in part by whoever computes the experts; it makes x, ids and weights (its own are these),
  * which are there afterwards, the bits of the operation route. NULL: they are there. */
 struct mote_moe {
@@ -296,10 +296,16 @@ struct mote_backend_limits {
     int32_t n_expert, n_used; /* 0: none */
     int64_t n_head, n_head_kv, head_dim, n_rot;
     int64_t n_vocab;                        /* of a row of logits; 0: no shortlists */
-    int has_edges;                          /* x or y of moe may be other than f32 */
+    enum mote_float_type x_type, y_type;    /* of rows of moe; others than F32 take room to be converted */
+    const struct mote_expert_set *only;     /* placed, and no other is served; NULL: any */
     unsigned act_linear, act_moe, act_down; /* bit mote_act_type: activation types of linear inputs, of moe
                                                inputs, of inputs of down */
 };
+
+static inline int mote_limits_have_edges(const struct mote_backend_limits *limits)
+{
+    return limits->x_type != MOTE_F32 || limits->y_type != MOTE_F32;
+}
 
 /* Which kernels compute the experts. Unfused: reference, one product at a time, then activation, then the weighted sum; the
  * bits of the portable ones in short steps. Portable: those of every architecture; fused has others where they are faster

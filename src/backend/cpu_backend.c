@@ -56,8 +56,10 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_thread, in
              take_acts(&total, at->act_moe, l->act_moe, l->max_row, l->d_model) &&
              take_acts(&total, at->act_down, l->act_down, max_pair, l->n_ff) &&
              take_acts(&total, at->act_shared, l->act_down, l->max_row, l->n_ff_shared) &&
-             take(&total, &at->edge_x, l->has_edges ? l->max_row : 0, (size_t)l->d_model * sizeof(float)) &&
-             take(&total, &at->edge_y, l->has_edges ? l->max_row : 0, (size_t)l->d_model * sizeof(float)) &&
+             take(&total, &at->edge_x, mote_limits_have_edges(l) ? l->max_row : 0,
+                  (size_t)l->d_model * sizeof(float)) &&
+             take(&total, &at->edge_y, mote_limits_have_edges(l) ? l->max_row : 0,
+                  (size_t)l->d_model * sizeof(float)) &&
              take(&total, &at->gate, max_pair, (size_t)l->n_ff * sizeof(float)) &&
              take(&total, &at->up, max_pair, (size_t)l->n_ff * sizeof(float)) &&
              take(&total, &at->shared_gate, l->max_row, (size_t)l->n_ff_shared * sizeof(float)) &&

@@ -24,7 +24,7 @@ struct cpu_layout {
     size_t act_moe[MOTE_ACT_TYPE_COUNT];    /* [max_row][d_model] */
     size_t act_down[MOTE_ACT_TYPE_COUNT];   /* [max_pair][n_ff] */
     size_t act_shared[MOTE_ACT_TYPE_COUNT]; /* [max_row][n_ff_shared] */
-    size_t edge_x, edge_y;                  /* f32 [max_row][d_model], with limits.has_edges */
+    size_t edge_x, edge_y;                  /* f32 [max_row][d_model], where rows are of other types */
     size_t gate, up;                        /* f32 [max_pair][n_ff] */
     size_t shared_gate, shared_up;          /* f32 [max_row][n_ff_shared] */
     size_t product;                         /* unfused: f32 [max_pair + max_row][d_model] */

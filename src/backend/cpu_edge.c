@@ -43,7 +43,8 @@ mote_status mote_cpu_edge_moe(struct mote_backend *backend, const struct mote_mo
 {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     if (job->x_type == MOTE_F32 && job->y_type == MOTE_F32) return mote_cpu_moe(backend, job);
-    FAIL_IF(!cpu->limits.has_edges || job->n_row > cpu->limits.max_row || job->d_model != cpu->limits.d_model,
+    FAIL_IF(!mote_limits_have_edges(&cpu->limits) || job->n_row > cpu->limits.max_row ||
+                job->d_model != cpu->limits.d_model,
             MOTE_ARGUMENT, "moe: %lld rows of %lld in another type are not what the backend was created for",
             (long long)job->n_row, (long long)job->d_model);
     struct mote_moe inner = *job;

@@ -17,7 +17,7 @@ struct cuda_scratch {
     size_t position, span_of_row, span, fault;
     size_t act_q, act_scale;   /* [max_row][max_col], also [max_row][d_model] */
     size_t down_q, down_scale; /* of a piece: [pair + row][widest n_ff] */
-    size_t edge_x, edge_y;     /* f32 [max_row][d_model], with limits.has_edges */
+    size_t edge_x, edge_y;     /* f32 [max_row][d_model], where rows of moe are of other types */
     size_t gate, up, product;  /* f32 of a piece (CUDA_PIECE_ROWS): [pair][n_ff], .., [pair][d_model] */
     size_t ticket;             /* i32 [max_row] */
     size_t group;              /* [shortlist rows][groups of a row] */
@@ -71,8 +71,9 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
                 l->n_rot < 0 || l->n_rot > l->head_dim || l->n_vocab < 0 || l->n_vocab > INT32_MAX / 2,
             MOTE_ARGUMENT, "backend: limits out of range");
     memset(at, 0, sizeof *at);
-    int64_t n = l->max_row, ff = larger(l->n_ff, l->n_ff_shared),
-            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS, n_piece = piece_rows(l),
+    int is_mx = mote_cuda_mx_takes_all(l);
+    int64_t n = l->max_row, n_other = is_mx ? 0 : n, ff = larger(l->n_ff, l->n_ff_shared),
+            n_list = n < MOTE_SHORTLIST_ROWS ? n : MOTE_SHORTLIST_ROWS, n_piece = is_mx ? 0 : piece_rows(l),
             piece_pair = n_piece * larger(l->n_used, 1);
     size_t total = 0;
     int ok = take(&total, &at->step, n, sizeof(int32_t)) && take(&total, &at->position, n, sizeof(int32_t)) &&
@@ -81,17 +82,19 @@ static mote_status lay_out(const struct mote_backend_limits *l, int n_sm, struct
     at->step_bytes = total;
     ok =
         ok && take(&total, &at->fault, 1, sizeof(struct mote_step_fault)) &&
-        take_act(&total, &at->act_q, &at->act_scale, n, larger(l->max_col, l->d_model)) &&
+        take_act(&total, &at->act_q, &at->act_scale, n_other, larger(l->max_col, l->d_model)) &&
         take_act(&total, &at->down_q, &at->down_scale, n_piece * l->n_used + n_piece, ff) &&
-        take(&total, &at->edge_x, l->has_edges ? n : 0, (size_t)l->d_model * sizeof(float)) &&
-        take(&total, &at->edge_y, l->has_edges ? n : 0, (size_t)l->d_model * sizeof(float)) &&
+        take(&total, &at->edge_x, mote_limits_have_edges(l) ? n_other : 0,
+             (size_t)l->d_model * sizeof(float)) &&
+        take(&total, &at->edge_y, mote_limits_have_edges(l) ? n_other : 0,
+             (size_t)l->d_model * sizeof(float)) &&
         take(&total, &at->gate, piece_pair, (size_t)ff * sizeof(float)) &&
         take(&total, &at->up, piece_pair, (size_t)ff * sizeof(float)) &&
         take(&total, &at->product, piece_pair, (size_t)l->d_model * sizeof(float)) &&
         take(&total, &at->ticket, n, sizeof(int32_t)) &&
         take(&total, &at->group, n_list * span_count(l) * MOTE_SPAN_GROUPS, sizeof(struct mote_step_group)) &&
         take(&total, &at->attend, 1, mote_cuda_attend_scratch(l, n_sm)) &&
-        take(&total, &at->prefill, 1, scratch_of_pairs(l));
+        take(&total, &at->prefill, 1, is_mx ? mote_cuda_mx_scratch(l) : scratch_of_pairs(l));
     FAIL_IF(!ok, MOTE_ARGUMENT, "backend: scratch for %lld rows is more than an address space", (long long)n);
     at->bytes = total;
     return MOTE_OK;

@@ -173,7 +173,7 @@ struct cuda_backend {
     struct mote_step_act act;      /* [max_row][max_col]: inputs of linear and moe */
     struct mote_step_act down;     /* [pairs and rows of a piece][n_ff]: inputs of down */
     const float *act_of;           /* x whose rows `act` holds now, rounded as it says; NULL: nothing's */
-    float *edge_x, *edge_y;        /* f32 of x and y of the expert block, with limits.has_edges */
+    float *edge_x, *edge_y;        /* f32 of x and y of the expert block, where rows are of other types */
     float *gate, *up, *product;    /* unfused and plain experts, of a piece's pairs; hidden lies in up */
     int32_t *ticket;               /* [max_row] of router and shortlist; zero between launches */
     struct mote_step_group *group; /* [shortlist rows][groups of a row] */
@@ -295,6 +295,8 @@ int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
 /* Is the block theirs? They take and give f32 and bf16. */
 int mote_cuda_mx_takes(const struct mote_moe *job);
+/* Every step of the one set that the limits name: nobody else's scratch is needed then. */
+int mote_cuda_mx_takes_all(const struct mote_backend_limits *limits);
 /* The operation moe, once ids and weights are there. */
 mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job);
 

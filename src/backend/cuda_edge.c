@@ -23,8 +23,10 @@ mote_status mote_cuda_edge_moe(struct mote_backend *backend, const struct mote_m
     struct cuda_backend *cuda = cuda_of(backend);
     struct mote_moe inner = *job;
     if (mote_cuda_mx_takes(job)) return mote_cuda_moe(backend, job);
-    FAIL_IF((job->x_type != MOTE_F32 || job->y_type != MOTE_F32) && !cuda->limits.has_edges, MOTE_INTERNAL,
-            "moe: rows of another type than f32 are not what the backend was created for");
+    FAIL_IF(mote_cuda_mx_takes_all(&cuda->limits), MOTE_INTERNAL,
+            "moe: a step for which there is no scratch; the limits name one set of experts");
+    FAIL_IF((job->x_type != MOTE_F32 || job->y_type != MOTE_F32) && !mote_limits_have_edges(&cuda->limits),
+            MOTE_INTERNAL, "moe: rows of another type than f32 are not what the backend was created for");
     if (job->x_type != MOTE_F32) {
         inner.x_type = MOTE_F32;
         inner.x = cuda->edge_x;

@@ -157,16 +157,26 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
     return MOTE_OK;
 }
 
+/* Where a row lies is 32 bits in the kernels, rows of f16 nobody reads there. */
+static int takes_rows(const struct cuda_experts *e, int64_t n_row, int64_t n_used, enum mote_float_type x,
+                      enum mote_float_type y)
+{
+    int64_t row_bytes = (int64_t)cuda_padded(e->d_model), pair_bytes = (int64_t)cuda_padded(e->n_ff);
+    return e->is_mx && n_row * row_bytes <= UINT32_MAX && n_row * n_used * pair_bytes <= UINT32_MAX &&
+           x != MOTE_F16 && y != MOTE_F16;
+}
+
 int mote_cuda_mx_takes(const struct mote_moe *job)
 {
-    if (!job->n_used) return 0;
     int is_one = job->route && job->n_row == 1; /* whose experts kernels choose themselves (cuda_moe.c) */
-    const struct cuda_experts *e = job->experts->placed;
-    int64_t x = job->n_row * (int64_t)cuda_padded(job->d_model),
-            h = job->n_row * job->n_used *
-                (int64_t)cuda_padded(e->n_ff); /* where a row lies is 32 bits there */
-    return x <= UINT32_MAX && h <= UINT32_MAX && e->is_mx && !job->shared && !is_one && !job->hidden &&
-           job->x_type != MOTE_F16 && job->y_type != MOTE_F16;
+    return job->n_used && !job->shared && !is_one && !job->hidden &&
+           takes_rows(job->experts->placed, job->n_row, job->n_used, job->x_type, job->y_type);
+}
+
+int mote_cuda_mx_takes_all(const struct mote_backend_limits *l)
+{
+    return l->only && l->only->placed &&
+           takes_rows(l->only->placed, l->max_row, l->n_used, l->x_type, l->y_type);
 }
 
 /* ---- launches ---- */

@@ -189,6 +189,7 @@ static int queue(struct step step)
 {
     fake.n_copy += step.what != STEP_ADD;
     if (fake.capturing) {
+        if (!recording) return 0; /* somebody else's capture (tests set `capturing`) */
         if (recording->n == 64) return 1;
         recording->step[recording->n++] = step;
         return 0;
@@ -261,11 +262,13 @@ int cuStreamEndCapture(void *stream, void **graph)
     int code = fails(__func__);
     if (code) { /* an invalidated capture gives no graph */
         free(recording);
+        recording = NULL;
         fake.n_graph--;
         *graph = NULL;
         return code;
     }
     *graph = recording;
+    recording = NULL;
     return 0;
 }
 int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
