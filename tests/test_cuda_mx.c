@@ -68,19 +68,22 @@ static struct mote_matrix matrix_of(int64_t n_row, int64_t n_col, uint8_t *data)
                                 .factor = 1};
 }
 
-static double decoded(const struct mote_matrix *w, int64_t row, int64_t col)
+/* What a row stands for. */
+static void row_values(const struct mote_matrix *w, int64_t row, double *to)
 {
-    static const double value[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-    const uint8_t *block = w->data + (size_t)row * w->row_bytes + (size_t)(col / 32 * BLOCK);
-    int at = (int)(col % 32), code = at < 16 ? block[1 + at] & 15 : block[1 + at - 16] >> 4;
-    return ldexp(code & 8 ? -value[code & 7] : value[code & 7], block[0] - 127);
+    static const double value[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6};
+    const uint8_t *block = w->data + (size_t)row * w->row_bytes;
+    for (int64_t c = 0; c < w->n_col; c += 32, block += BLOCK) {
+        double scale = ldexp(1, block[0] - 127);
+        for (int i = 0; i < 16; i++)
+            to[c + i] = scale * value[block[1 + i] & 15], to[c + 16 + i] = scale * value[block[1 + i] >> 4];
+    }
 }
 
 struct layer {
     struct shape shape;
     uint8_t *data;
-    struct mote_matrix *view; /* [4][n_expert]: gate, up, down, a down that copies */
-    double *value[4];         /* [n_expert][rows][cols] */
+    struct mote_matrix *view; /* [4][n_expert]: gate, up, down, a down that copies, the same for all */
     struct mote_expert_set set[2];
 };
 
@@ -88,27 +91,26 @@ static void layer_make(struct layer *l, const struct shape *s, enum spread sprea
 {
     int64_t d = s->d_model, f = s->n_ff, n = s->n_expert;
     size_t each = (size_t)(d * f / 32 * BLOCK), at = 0;
-    *l = (struct layer){.shape = *s, .data = calloc(4 * (size_t)n, each)};
+    *l = (struct layer){.shape = *s, .data = calloc(3 * (size_t)n + 1, each)};
     l->view = calloc(4 * (size_t)n, sizeof *l->view);
-    for (int p = 0; p < 4; p++) {
-        int64_t rows = p < 2 ? f : d, cols = p < 2 ? d : f;
-        l->value[p] = new_doubles(n * rows * cols);
+    for (int p = 0; p < 3; p++)
         for (int64_t e = 0; e < n; e++, at += each) {
             struct mote_matrix *w = &l->view[p * n + e];
-            *w = matrix_of(rows, cols, l->data + at);
-            for (int64_t row = 0; row < rows; row++) {
-                uint8_t *to = l->data + at + (size_t)row * w->row_bytes;
+            *w = p < 2 ? matrix_of(f, d, l->data + at) : matrix_of(d, f, l->data + at);
+            for (int64_t row = 0; row < w->n_row; row++) {
                 int top = (p < 2 ? 121 : 122) + (int)mote_rng_below(&rng, 3);
-                for (int64_t b = 0; b < cols / 32; b++) {
-                    if (p < 3) draw_block(spread, top, to + b * BLOCK);
-                    else to[b * BLOCK] = 127;
-                    if (p == 3 && row / 32 == b) to[b * BLOCK + 1 + row % 16] = row % 32 < 16 ? 2 : 2 << 4;
-                }
-                for (int64_t c = 0; c < cols; c++)
-                    l->value[p][(e * rows + row) * cols + c] = decoded(w, row, c);
+                for (size_t b = 0; b < w->row_bytes; b += BLOCK)
+                    draw_block(spread, top, l->data + at + (size_t)row * w->row_bytes + b);
             }
         }
-    }
+    struct mote_matrix copy = matrix_of(d, f, l->data + at);
+    for (int64_t row = 0; row < d; row++)
+        for (int64_t b = 0; b < f / 32; b++) {
+            uint8_t *to = l->data + at + (size_t)row * copy.row_bytes + b * BLOCK;
+            to[0] = 127;
+            if (row / 32 == b) to[1 + row % 16] = row % 32 < 16 ? 2 : 2 << 4;
+        }
+    for (int64_t e = 0; e < n; e++) l->view[3 * n + e] = copy;
     for (int v = 0; v < 2; v++)
         l->set[v] = (struct mote_expert_set){.name = "mx",
                                              .n_expert = s->n_expert,
@@ -122,8 +124,18 @@ static void layer_make(struct layer *l, const struct shape *s, enum spread sprea
 
 static void layer_free(struct layer *l)
 {
-    for (int p = 0; p < 4; p++) free(l->value[p]);
     free(l->data), free(l->view);
+}
+
+/* A row of gate, up, down (0, 1, 2) of expert e times x. */
+static double product64_of(const struct layer *l, int p, int32_t e, int64_t row, const double *x)
+{
+    const struct mote_matrix *w = &l->view[p * l->shape.n_expert + e];
+    double *value = new_doubles(w->n_col), sum = 0;
+    row_values(w, row, value);
+    for (int64_t i = 0; i < w->n_col; i++) sum += value[i] * x[i];
+    free(value);
+    return sum;
 }
 
 /* ---- inputs and results ---- */
@@ -153,20 +165,13 @@ static void quantised(const float *x, int64_t n, double *out)
     }
 }
 
-static double dot(const double *a, const double *b, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
-}
-
 /* h of one row and expert, before it is quantised and after. */
 static void hidden_of(const struct layer *l, const double *x, int32_t e, double *right, double *h)
 {
-    int64_t d = l->shape.d_model, f = l->shape.n_ff;
+    int64_t f = l->shape.n_ff;
     float *raw = new_floats(f);
     for (int64_t r = 0; r < f; r++) {
-        double gate = dot(l->value[0] + (e * f + r) * d, x, d), up = dot(l->value[1] + (e * f + r) * d, x, d);
+        double gate = product64_of(l, 0, e, r, x), up = product64_of(l, 1, e, r, x);
         right[r] = gate / (1 + exp(-gate)) * up;
         raw[r] = (float)right[r];
     }
@@ -257,49 +262,84 @@ static double larger(double a, double b)
     return b <= a ? a : b; /* NaN wins */
 }
 
-static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n, enum spread spread,
-                       struct errors *worst, struct report *report)
+/* Rows that are looked at: every `step` th, `n` in all. */
+struct sample {
+    const struct layer *l;
+    const struct rows *r;
+    const float *y; /* [rows][d_model] */
+    int64_t step, n;
+    double *right; /* [n][n_ff]: h before it is quantised */
+    float *seen;   /* [n][n_ff]: and after, as the device has it */
+    double *want;  /* [n][d_model] */
+    float *got;
+};
+
+static void sample_hidden(void *context, int64_t i)
+{
+    struct sample *s = context;
+    int64_t row = i * s->step, d = s->l->shape.d_model, f = s->l->shape.n_ff;
+    double *h = new_doubles(f);
+    hidden_of(s->l, s->r->value + row * d, s->r->ids[row], s->right + i * f, h);
+    memcpy(s->seen + i * f, s->y + row * d, (size_t)f * sizeof *s->seen);
+    free(h);
+}
+
+/* Down of h as the device has it. */
+static void sample_down(void *context, int64_t i)
+{
+    struct sample *s = context;
+    int64_t row = i * s->step, d = s->l->shape.d_model, f = s->l->shape.n_ff;
+    double *h = new_doubles(f);
+    for (int64_t c = 0; c < f; c++) h[c] = (double)s->seen[i * f + c];
+    for (int64_t c = 0; c < d; c++) s->want[i * d + c] = product64_of(s->l, 2, s->r->ids[row], c, h);
+    memcpy(s->got + i * d, s->y + row * d, (size_t)d * sizeof *s->got);
+    free(h);
+}
+
+static void sample_block(void *context, int64_t i)
+{
+    struct sample *s = context;
+    int64_t row = i * s->step, d = s->l->shape.d_model, f = s->l->shape.n_ff;
+    int32_t n_used = s->l->shape.n_used;
+    double *h = new_doubles(f), *right = new_doubles(f), *want = s->want + i * d;
+    for (int64_t c = 0; c < d; c++) want[c] = (double)s->r->residual[row * d + c];
+    for (int64_t pair = row * n_used; pair < (row + 1) * n_used; pair++) {
+        int32_t e = s->r->ids[pair];
+        hidden_of(s->l, s->r->value + row * d, e, right, h);
+        for (int64_t c = 0; c < d; c++)
+            want[c] += (double)s->r->weights[pair] * product64_of(s->l, 2, e, c, h);
+    }
+    memcpy(s->got + i * d, s->y + row * d, (size_t)d * sizeof *s->got);
+    free(h), free(right);
+}
+
+static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n, int64_t most,
+                       enum spread spread, struct errors *worst, struct report *report)
 {
     const struct shape *s = &l->shape;
-    int64_t d = s->d_model, f = s->n_ff, size = n * d;
+    int64_t d = s->d_model, f = s->n_ff, size = n * d, step = (n + most - 1) / most;
     struct rows r;
     float *y = new_floats(size), *again = new_floats(size), *ones = new_floats(n * s->n_used);
-    double *right = new_doubles(n * f), *sum = new_doubles(size), *one = new_doubles(f),
-           *raw = new_doubles(f);
+    struct sample sample = {.l = l, .r = &r, .y = y, .step = step, .n = (n + step - 1) / step};
+    sample.right = new_doubles(sample.n * f), sample.seen = new_floats(sample.n * f);
+    sample.want = new_doubles(sample.n * d), sample.got = new_floats(sample.n * d);
     report->n_case++;
     /* products, one expert a row */
     rows_make(&r, s, n, 1, spread);
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
     run(backend, &l->set[COPY_ROW], &r, 1, ones, NULL, y);
-    float *seen = new_floats(n * f);
-    for (int64_t i = 0; i < n; i++) {
-        hidden_of(l, r.value + i * d, r.ids[i], right + i * f, one);
-        memcpy(seen + i * f, y + i * d, (size_t)f * sizeof *y);
-    }
-    double hidden = mxfp4_excess(seen, right, n * f);
+    in_parallel(sample.n, sample_hidden, &sample);
+    double hidden = mxfp4_excess(sample.seen, sample.right, sample.n * f);
     run(backend, &l->set[0], &r, 1, ones, NULL, y);
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t c = 0; c < f; c++) one[c] = seen[i * f + c];
-        for (int64_t row = 0; row < d; row++)
-            sum[i * d + row] = dot(l->value[2] + (r.ids[i] * d + row) * f, one, f);
-    }
-    double product = difference(y, sum, size);
+    in_parallel(sample.n, sample_down, &sample);
+    double product = difference(sample.got, sample.want, sample.n * d);
     rows_free(&r);
     /* the block */
     rows_make(&r, s, n, s->n_used, spread);
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t c = 0; c < d; c++) sum[i * d + c] = r.residual[i * d + c];
-        for (int32_t k = 0; k < s->n_used; k++) {
-            int32_t e = r.ids[i * s->n_used + k];
-            hidden_of(l, r.value + i * d, e, raw, one);
-            for (int64_t row = 0; row < d; row++)
-                sum[i * d + row] +=
-                    (double)r.weights[i * s->n_used + k] * dot(l->value[2] + (e * d + row) * f, one, f);
-        }
-    }
     run(backend, &l->set[0], &r, s->n_used, r.weights, r.residual, y);
     run(backend, &l->set[0], &r, s->n_used, r.weights, r.residual, again);
-    double block = difference(y, sum, size);
+    in_parallel(sample.n, sample_block, &sample);
+    double block = difference(sample.got, sample.want, sample.n * d);
     if (memcmp(y, again, (size_t)size * sizeof *y))
         report_failure(report, "%s, %lld rows: another run gives other bits", spread_name[spread],
                        (long long)n);
@@ -310,7 +350,48 @@ static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n,
     worst->hidden = larger(worst->hidden, hidden), worst->product = larger(worst->product, product);
     worst->block = larger(worst->block, block);
     rows_free(&r);
-    free(y), free(again), free(ones), free(right), free(sum), free(one), free(raw), free(seen);
+    free(y), free(again), free(ones);
+    free(sample.right), free(sample.seen), free(sample.want), free(sample.got);
+}
+
+/* Rows of these counts, of which at most so many are looked at; spreads from..end. */
+struct trial {
+    struct shape shape;
+    int64_t counts[10]; /* 0: no more */
+    int64_t most;
+    int from, end;
+};
+
+static void check_shape(const struct trial *t, struct report *report)
+{
+    const struct shape *s = &t->shape;
+    struct mote_backend_limits limits = {.max_col = s->d_model,
+                                         .d_model = s->d_model,
+                                         .n_ff = s->n_ff,
+                                         .n_expert = s->n_expert,
+                                         .n_used = s->n_used,
+                                         .act_moe = 15,
+                                         .act_down = 15};
+    for (int c = 0; c < 10 && t->counts[c]; c++) limits.max_row = t->counts[c];
+    struct mote_backend_options options = {0};
+    struct mote_backend *backend = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
+    for (int spread = t->from; spread < t->end; spread++) {
+        struct layer l;
+        struct errors worst = {0};
+        report_subject(report);
+        layer_make(&l, s, (enum spread)spread);
+        for (int v = 0; v < 2; v++) must(backend->ops->place_experts(backend, &l.set[v]));
+        make_ready(backend);
+        for (int c = 0; c < 10 && t->counts[c]; c++)
+            if (!quick() || t->counts[c] < 100)
+                check_rows(backend, &l, t->counts[c], t->most, (enum spread)spread, &worst, report);
+        print_message("%d/%lld/%lld/%d %s: at most hidden %.1e, product %.1e, block %.1e\n", s->n_expert,
+                      (long long)s->d_model, (long long)s->n_ff, s->n_used, spread_name[spread], worst.hidden,
+                      worst.product, worst.block);
+        for (int v = 0; v < 2; v++) backend->ops->unplace(backend, l.set[v].placed);
+        layer_free(&l);
+    }
+    backend->ops->destroy(backend);
 }
 
 static void test_block(void **state)
@@ -319,46 +400,34 @@ static void test_block(void **state)
     need_device();
     static const struct shape shapes[] = {
         {8, 2, 512, 256}, {6, 3, 1056, 160}, {4, 2, 512, 512}, {12, 2, 512, 96}};
-    static const int64_t counts[] = {1, 3, 17, 90, 300, 700};
     struct report report;
     report_begin(&report);
     mote_rng_seed(&rng, 51);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const struct shape *s = &shapes[i];
         if (quick() && i > 1) break;
-        struct mote_backend_limits limits = {.max_row = 700,
-                                             .max_col = s->d_model,
-                                             .d_model = s->d_model,
-                                             .n_ff = s->n_ff,
-                                             .n_expert = s->n_expert,
-                                             .n_used = s->n_used,
-                                             .act_moe = 15,
-                                             .act_down = 15};
-        struct mote_backend_options options = {0};
-        struct mote_backend *backend = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
-        for (int spread = 0; spread < SPREADS; spread++) {
-            struct layer l;
-            struct errors worst = {0};
-            report_subject(&report);
-            layer_make(&l, s, (enum spread)spread);
-            for (int v = 0; v < 2; v++) must(backend->ops->place_experts(backend, &l.set[v]));
-            make_ready(backend);
-            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-                if (!quick() || counts[c] < 100)
-                    check_rows(backend, &l, counts[c], (enum spread)spread, &worst, &report);
-            print_message("%d/%lld/%lld/%d %s: at most hidden %.1e, product %.1e, block %.1e\n", s->n_expert,
-                          (long long)s->d_model, (long long)s->n_ff, s->n_used, spread_name[spread],
-                          worst.hidden, worst.product, worst.block);
-            for (int v = 0; v < 2; v++) backend->ops->unplace(backend, l.set[v].placed);
-            layer_free(&l);
-        }
-        backend->ops->destroy(backend);
+        struct trial trial = {shapes[i], {1, 3, 17, 90, 300, 700}, 700, 0, SPREADS};
+        check_shape(&trial, &report);
     }
     report_end(&report, "MXFP4 blocks");
 }
 
+/* Kimi-K2.5's block with 40 of its 385 experts, and rows as many an expert has of 1, 16, 64, 256, 1024, 2048, 4096, 8192, 32768. */
+static void test_table(void **state)
+{
+    (void)state;
+    need_device();
+    if (quick()) skip();
+    static const struct trial trial = {
+        {40, 9, 7168, 512}, {1, 2, 7, 27, 106, 213, 426, 851, 3404}, 24, GAUSSIAN, GAUSSIAN + 1};
+    struct report report;
+    report_begin(&report);
+    mote_rng_seed(&rng, 52);
+    check_shape(&trial, &report);
+    report_end(&report, "MXFP4 blocks of 7168 x 512");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_table)};
     return cmocka_run_group_tests_name("cuda_mx", tests, NULL, NULL);
 }
