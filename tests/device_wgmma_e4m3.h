@@ -1,7 +1,7 @@
 /* device_wgmma_e4m3.h: the asynchronous products of mx_wgmma.cuh on the host.
  *
  * One idea: a product is made when it is waited for, and reads its operands then: whoever changes them before, in registers or
- * in shared memory, gets wrong numbers here as there. Sums are exact but for f32; the device's accumulator is narrower.
+ * in shared memory, gets wrong numbers here as there. Sums are as narrow as the device's.
  */
 #ifndef TESTS_DEVICE_WGMMA_E4M3_H
 #define TESTS_DEVICE_WGMMA_E4M3_H
@@ -20,6 +20,9 @@ struct device_products {
 };
 static device_products device_products_of[DEVICE_THREADS];
 
+/* Of a product's terms and the sum before, so many bits below the first of the largest are kept. */
+enum { DEVICE_FP8_BITS = 13 };
+
 static inline const float *e4m3_values()
 {
     static float value[256];
@@ -32,6 +35,7 @@ static inline const float *e4m3_values()
 static inline void device_multiply(const device_products::one *const warp[32])
 {
     typedef float rows __attribute__((vector_size(64)));
+    typedef int whole __attribute__((vector_size(64)));
     const float *value = e4m3_values();
     const device_products::one &first = *warp[0];
     rows left[32];
@@ -40,15 +44,30 @@ static inline void device_multiply(const device_products::one *const warp[32])
             left[k][row] =
                 value[warp[row % 8 * 4 + k % 16 / 4]->a[k / 16 * 2 + row / 8] >> 8 * (k % 4) & 255];
     for (int token = 0; token < first.n; token++) {
-        rows sum = {};
+        rows product[32], most, unit, units; /* what the last bit kept is worth; how many make one */
+        float *to[16];
+        for (int row = 0; row < 16; row++) {
+            to[row] = &warp[row % 8 * 4 + token % 8 / 2]->d[token / 8 * 4 + row / 8 * 2 + token % 2];
+            most[row] = first.fresh ? 0 : *to[row];
+        }
+        const rows before = most;
         for (int k = 0; k < 32; k++) {
             u32 at = (first.b & 0x3FFF) * 16 + (u32)(token * 128 + k);
-            sum += left[k] * value[shared[at ^ (at >> 7 & 7) << 4]];
+            product[k] = left[k] * value[shared[at ^ (at >> 7 & 7) << 4]];
+        }
+        most = most < 0 ? -most : most;
+        for (int k = 0; k < 32; k++) {
+            rows size = product[k] < 0 ? -product[k] : product[k];
+            most = size > most ? size : most;
         }
         for (int row = 0; row < 16; row++) {
-            float *d = &warp[row % 8 * 4 + token % 8 / 2]->d[token / 8 * 4 + row / 8 * 2 + token % 2];
-            *d = (first.fresh ? 0 : *d) + sum[row];
+            unit[row] = most[row] > 0 ? ldexpf(1, ilogbf(most[row]) - DEVICE_FP8_BITS) : 1;
+            units[row] = 1 / unit[row];
         }
+        whole sum = __builtin_convertvector(before * units, whole);
+        for (int k = 0; k < 32; k++) sum += __builtin_convertvector(product[k] * units, whole);
+        const rows after = __builtin_convertvector(sum, rows) * unit;
+        for (int row = 0; row < 16; row++) *to[row] = after[row];
     }
 }
 

@@ -250,8 +250,8 @@ static void run(struct mote_backend *backend, const struct mote_expert_set *set,
 }
 
 /* 1 - 2 <x, y> / (<x, x> + <y, y>), of h by what it says of the products before its rounding (mxfp4_excess.h): some 1e-7 where those
- * are 1e-5 off, more where few numbers are the most of h. */
-static const double product_limit = 1e-5, hidden_limit = 3e-6, block_limit = 1e-3;
+ * are 1e-5 off. What is seen of a product is rounded to bf16, which is 1e-6 of it; sums of fp8 are some 3e-8 off (test_mx_large). */
+static const double product_limit = 1e-5, hidden_limit = 5e-7, block_limit = 1e-3;
 
 struct errors {
     double hidden, product, block;
