@@ -50,12 +50,16 @@ static inline void device_multiply(const device_products::one *const warp[32])
             to[row] = &warp[row % 8 * 4 + token % 8 / 2]->d[token / 8 * 4 + row / 8 * 2 + token % 2];
             most[row] = first.fresh ? 0 : *to[row];
         }
-        const rows before = most;
+        /* What is no number stays none: rows of weights that are not there may be anything. */
+        rows before = most, none = most - most;
         for (int k = 0; k < 32; k++) {
             u32 at = (first.b & 0x3FFF) * 16 + (u32)(token * 128 + k);
             product[k] = left[k] * value[shared[at ^ (at >> 7 & 7) << 4]];
+            none += product[k] - product[k];
+            product[k] = product[k] == product[k] ? product[k] : rows{};
         }
-        most = most < 0 ? -most : most;
+        before = before == before ? before : rows{};
+        most = before < 0 ? -before : before;
         for (int k = 0; k < 32; k++) {
             rows size = product[k] < 0 ? -product[k] : product[k];
             most = size > most ? size : most;
@@ -66,7 +70,7 @@ static inline void device_multiply(const device_products::one *const warp[32])
         }
         whole sum = __builtin_convertvector(before * units, whole);
         for (int k = 0; k < 32; k++) sum += __builtin_convertvector(product[k] * units, whole);
-        const rows after = __builtin_convertvector(sum, rows) * unit;
+        const rows after = __builtin_convertvector(sum, rows) * unit + none;
         for (int row = 0; row < 16; row++) *to[row] = after[row];
     }
 }
