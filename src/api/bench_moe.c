@@ -424,12 +424,8 @@ static mote_status bench_rows(struct moe_bench *bench, int64_t n_x, const int32_
 static mote_status make_backend(struct moe_bench *bench)
 {
     const struct moe_shape *s = &bench->shape;
-    const char *moe = bench->job->model->moe;
     enum mote_act_wish act = bench->job->act;
     struct mote_backend_options options = {.n_thread = bench->job->n_thread,
-                                           .moe_kernels = !moe || !strcmp(moe, "fused") ? MOTE_MOE_FUSED
-                                                          : strcmp(moe, "unfused")      ? MOTE_MOE_PORTABLE
-                                                                                        : MOTE_MOE_UNFUSED,
                                            .compact = bench->job->options->compact};
     struct mote_backend_limits limits = {
         .max_row = bench->most,
@@ -443,6 +439,7 @@ static mote_status make_backend(struct moe_bench *bench)
         .act_down = 1u << mote_act_chosen(bench->down_format, act),
     };
     options.device = bench->device;
+    TRY(mote_moe_kernels_parse(bench->job->model->moe, &options.moe_kernels));
     TRY(bench->kind->create(&options, &limits, NULL, &bench->backend));
     const struct mote_backend_ops *ops = bench->backend->ops;
     for (int64_t l = 0; l < bench->n_layer; l++) {

@@ -40,6 +40,9 @@ struct mote_session {
 /* "cpu", "cuda", "cuda:N" (NULL: cpu) to a kind of backend and which device of it. */
 mote_status mote_device_choose(const char *text, const struct mote_backend_kind **kind, int *index);
 
+/* "fused" (also NULL), "unfused", "portable"; MOTE_ARGUMENT for others. */
+mote_status mote_moe_kernels_parse(const char *text, enum mote_moe_kernels *out);
+
 /* Bytes that are free now on NVIDIA device `index`, which is opened for it; 0: not known. device_info.c */
 size_t mote_device_room(int index);
 

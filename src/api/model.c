@@ -35,6 +35,15 @@ static mote_status choose(const char *text, const char *option, const char *cons
     return mote_fail(MOTE_ARGUMENT, "%s '%s': expected one of %s", option, text, list);
 }
 
+mote_status mote_moe_kernels_parse(const char *text, enum mote_moe_kernels *out)
+{
+    static const char *const names[] = {"fused", "unfused", "portable"}; /* as the enum has them */
+    int kernels = MOTE_MOE_FUSED;
+    TRY(choose(text, "expert block", names, 3, &kernels));
+    *out = (enum mote_moe_kernels)kernels;
+    return MOTE_OK;
+}
+
 mote_status mote_device_choose(const char *text, const struct mote_backend_kind **kind, int *index)
 {
     static const struct mote_backend_kind *const kinds[] = {&mote_backend_cpu, &mote_backend_cuda};
@@ -121,12 +130,12 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
         FAIL_IF(given->struct_size < sizeof(size_t), MOTE_ARGUMENT, "model options: struct_size is not set");
         MOTE_TAKE_OPTIONS(options, given);
     }
-    static const char *const moes[] = {"fused", "unfused", "portable"};
     static const char *const kvs[] = {"f32", "f16", "q8_0"};
     enum mote_act_wish act;
-    int moe = 0, kv = MOTE_KV_F16;
+    enum mote_moe_kernels moe;
+    int kv = MOTE_KV_F16;
     TRY(mote_act_wish_parse(options.act, &act));
-    TRY(choose(options.moe, "expert block", moes, 3, &moe));
+    TRY(mote_moe_kernels_parse(options.moe, &moe));
     TRY(choose(options.kv, "KV type", kvs, 3, &kv));
     FAIL_IF(options.n_ctx < 0 || options.n_batch < 0 || options.n_session < 0 || options.n_thread < 0,
             MOTE_ARGUMENT,
@@ -158,7 +167,7 @@ static mote_status prepare(const char *path, const struct mote_model_options *gi
     if (model->n_batch > model->n_ctx) model->n_batch = model->n_ctx;
     model->kv_type = (enum mote_kv_type)kv;
     model->backend_options = (struct mote_backend_options){.n_thread = options.n_thread,
-                                                           .moe_kernels = (enum mote_moe_kernels)moe,
+                                                           .moe_kernels = moe,
                                                            .progress = show_backend,
                                                            .progress_context = model};
     TRY(mote_device_choose(options.device, &model->kind, &model->backend_options.device));

@@ -17,6 +17,8 @@ expect_code 0 "$mote" $block --json
 expect out '"act": "mxfp4", "rows": 20' '"kernels": []}'
 expect_code 2 "$mote" bench moe --routing even
 expect err "'even'" "router, uniform"
+expect_code 2 "$mote" bench moe --moe quick --shape 16/64/64/4 --type mxfp4 -M 1
+expect err "'quick'" "fused, unfused, portable"
 expect_code 1 "$mote" bench moe --kernels
 expect err "GPU"
 expect_code 2 "$mote" bench moe -M 40000
