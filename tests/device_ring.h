@@ -66,7 +66,6 @@ static inline void stage_copy4(u32 to, const void *from)
 {
     memcpy(shared + to, from, 4);
 }
-static inline void prefetch(const void *) {}
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}
 

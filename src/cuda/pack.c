@@ -243,15 +243,18 @@ int mote_tile_mx_base(uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROW
     int is_wide = 0;
     for (int row = 0; row < MOTE_TILE_ROWS; row++) {
         uint8_t *item = record + n_block * 256 + row % 8 * 2 + row / 8; /* of block 0; 16 bytes to the next */
-        int most = 0, least = 255;
+        int most = 0, least = 255, n_zero = 0;
         for (int64_t block = 0; block < n_block; block++) {
-            if (is_zero_block(record, row, block)) continue;
+            if (is_zero_block(record, row, block)) {
+                n_zero++;
+                continue;
+            }
             most = item[block * 16] > most ? item[block * 16] : most;
             least = item[block * 16] < least ? item[block * 16] : least;
         }
         base[row] = (uint8_t)(most > MOTE_MX_WINDOW ? most - MOTE_MX_WINDOW : 0);
         is_wide |= least < base[row] || most == 255;
-        for (int64_t block = 0; block < n_block; block++)
+        for (int64_t block = 0; n_zero && block < n_block; block++)
             if (is_zero_block(record, row, block)) item[block * 16] = base[row];
     }
     return is_wide;

@@ -9,7 +9,6 @@
 #include "common.cuh"
 #include "wgmma_operands.cuh"
 
-constexpr int MX_WEIGHT_WINDOW = 11; // E of a row's blocks: base .. base + 11
 constexpr int MX_BASE_SHIFT = 5;
 
 #ifdef __CUDACC__
