@@ -293,7 +293,7 @@ static inline double moe_budget(const struct layer *l, int size, double *flipped
             most, budget_of(&l->pool[p].m, size,
                             is_exact || l->recipe.act == MOTE_WISH_F32 ? l->recipe.act : MOTE_WISH_DEFAULT));
     }
-    *flipped = h ? 0.2 : 0;
+    *flipped = h ? 0.15 : 0;
     return h && !x ? *flipped : 2 * most;
 }
 
