@@ -75,8 +75,8 @@ static const int large_width[2] = {64, 224},
                  large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
 
 /* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9: at
- * 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1120 us by narrow pieces, 1281 by wide ones, at 96 2050 and
- * 1877). */
+ * 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1120 us by narrow pieces, 1281 by wide ones, at 96 2223 and
+ * 1894). */
 static const double large_from = 0.5, wide_from = 72;
 /* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
 enum { FEW_PAIRS = 512 };
