@@ -1,4 +1,4 @@
-/* device_mx.h: mx_step.cu on the host, for tests of the MXFP4 kernels of sm_90: rows of activations in both of their layouts
+/* device_mx.h: mx_step.cu on the host, for tests of the MXFP4 kernels of sm_90: rows of activations in their layouts
  * (mx_act.cuh), drawn, quantised and read.
  */
 #ifndef TESTS_DEVICE_MX_H
@@ -11,13 +11,13 @@
 enum { BEGIN_BLOCK = 1024 };
 
 struct mx_rows {
-    int n_row, n_unit;
+    int n_row, n_unit, n_plane;
     array<i8> q;
     array<float> scale;
 
-    mx_rows(int rows, int n_col, int scales)
-        : n_row(rows), n_unit((n_col + 127) / 128), q((size_t)(rows * n_unit * 128), 0x55),
-          scale((size_t)(rows * n_unit * scales), NAN)
+    mx_rows(int rows, int n_col, int scales, int planes = 1)
+        : n_row(rows), n_unit((n_col + 127) / 128), n_plane(planes),
+          q((size_t)(rows * n_unit * planes * 128), 0x55), scale((size_t)(rows * n_unit * scales), NAN)
     {
     }
     MxRows view() { return MxRows{q.at, scale.at}; }
@@ -32,12 +32,18 @@ struct mx_rows {
         for (int c = 0; c < n_col; c++) x[c] = value(row, c);
         return x;
     }
-    /* Of the large ones'. */
+    /* Of the large ones', of one plane or of two. */
+    u8 code(int row, int c, int plane) const
+    {
+        int k = c % 32, position = k % 8 / 4 * 16 + k / 8 * 4 + k % 4;
+        long at = ((long)row * n_unit + c / 128) * n_plane + plane;
+        return (u8)q[at * 128 + c % 128 / 32 * 32 + position];
+    }
     double large_value(int row, int c) const
     {
-        long at = (long)row * n_unit + c / 128;
-        int k = c % 32, position = k % 8 / 4 * 16 + k / 8 * 4 + k % 4;
-        return (double)scale[at] * (double)mote_e4m3_f32((u8)q[at * 128 + c % 128 / 32 * 32 + position]);
+        double v = 0;
+        for (int p = 0; p < n_plane; p++) v += (double)mote_e4m3_f32(code(row, c, p));
+        return (double)scale[(long)row * n_unit + c / 128] * v;
     }
     bool operator==(const mx_rows &other) const
     {
@@ -58,11 +64,34 @@ static array<float> draw_rows(int n_row, int n_col, int spread)
     return x;
 }
 
+/* How far the sum of two planes may lie from x, in a unit whose largest magnitude is `top` (mx_act.cuh). */
+static inline double planes_bound(double x, double top)
+{
+    int e = top > 0x1p-119 ? ilogb(top) : -119;
+    return x == 0 ? 0 : fmax(ldexp(1, ilogb(x) - 9), ldexp(1, e - 17));
+}
+/* The largest magnitude of the unit of column c. */
+template <class T> static double planes_top(const T *row, int n_col, int c)
+{
+    double top = 0;
+    for (int i = c / 128 * 128; i < c / 128 * 128 + 128 && i < n_col; i++)
+        top = fmax(top, fabs((double)row[i]));
+    return top;
+}
+
+/* large: of one plane, or of two and alone. */
 static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large,
                      int *wide)
 {
-    MxRows none = {};
-    MxQuantise job = {x,      small ? small->view() : none, large ? large->view() : none, wide, n_row, n_col,
+    MxRows none = {}, to = large ? large->view() : none;
+    bool is_planes = large && large->n_plane == 2;
+    MxQuantise job = {x,
+                      small ? small->view() : none,
+                      is_planes ? none : to,
+                      is_planes ? to : none,
+                      wide,
+                      n_row,
+                      n_col,
                       is_bf16};
     launch((unsigned)(n_row * ((n_col + 127) / 128) + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
 }

@@ -98,5 +98,10 @@ static inline u32 pack_e4m3x4(float a, float b, float c, float d)
 {
     return device_e4m3(a) | device_e4m3(b) << 8 | device_e4m3(c) << 16 | device_e4m3(d) << 24;
 }
+static inline float4 unpack_e4m3x4(u32 v)
+{
+    return float4{mote_e4m3_f32((u8)v), mote_e4m3_f32((u8)(v >> 8)), mote_e4m3_f32((u8)(v >> 16)),
+                  mote_e4m3_f32((u8)(v >> 24))};
+}
 
 #endif

@@ -1,5 +1,5 @@
 /* test_mx_kernels.cc: the MXFP4 kernels of sm_90 that need no wgmma (mx_step.cu, mx_small.cu), whole, run on the host by
- * device_emulation.h: rows quantised as quant/mxfp4.h says, an expert block with pieces of every size, scales of every
+ * device_emulation.h: rows quantised as quant/mxfp4.h says, rows of two planes, an expert block with pieces of every size, scales of every
  * spread, what the large kernels leave; held to decoded weights in float64 on the operands that the kernels themselves read.
  */
 #include <initializer_list>
@@ -84,17 +84,72 @@ static void test_rows(void **)
             }
 }
 
+/* Two planes of rows against the rows, bf16 numbers to the bit down to 2^-9 of their unit's largest. */
+static void check_planes(const float *x, int n_row, int n_col, bool is_bf16)
+{
+    mx_rows planes(n_row, n_col, 1, 2);
+    array<u16> half((size_t)(n_row * n_col));
+    for (long i = 0; i < (long)half.n; i++) half[i] = mote_f32_bf16(x[i]);
+    quantise(is_bf16 ? (const void *)half.at : x, is_bf16, n_row, n_col, NULL, &planes, NULL);
+    for (int r = 0; r < n_row; r++)
+        for (int c = 0; c < planes.n_unit * 128; c++) {
+            const float *row = x + (long)r * n_col;
+            double v = c < n_col ? (double)row[c] : 0, top = planes_top(row, n_col, c), got = planes.large_value(r, c),
+                   bound = planes_bound(v, top);
+            bool is_exact = is_bf16 && top >= 0x1p-119 && fabs(v) >= ldexp(1, ilogb(top) - 9);
+            if (!(fabs(got - v) <= (is_exact ? 0 : bound)))
+                fail_msg("row %d, column %d: %a, expected %a, largest %a", r, c, got, v, top);
+        }
+}
+
+/* Units whose largest is anything, with numbers of every size below it, zeros, and what lies in the middle between two of either
+ * plane. */
+static array<float> draw_units(int n_row, int n_col)
+{
+    static const float largest[] = {0, 0x1p-149f, 0x1p-130f, 0x1p-126f, 0x1.fffffep-120f, 0x1p-119f, 0x1.8p-100f, 1, 0x1.fffffep0f,
+                                    0x1.fcp20f, 0x1p127f, 0x1.fffffep127f};
+    array<float> x((size_t)(n_row * n_col));
+    for (int r = 0; r < n_row; r++)
+        for (int c = 0; c < n_col; c++) {
+            float top = largest[(r * 5 + c / 128) % (int)(sizeof largest / sizeof *largest)];
+            int below = (int)mote_rng_below(&rng, 24), bits = (int)mote_rng_below(&rng, 3) * 5 + 4; /* 4, 9, 14 bits behind the first */
+            double size = 1 + (double)mote_rng_below(&rng, (u64)1 << bits) * ldexp(1, -bits), v = ldexp(size, ilogb((double)top) - 1 - below);
+            if (top == 0 || mote_rng_below(&rng, 20) == 0) v = 0;
+            else if (c % 128 == 77) v = (double)top;
+            x[(long)r * n_col + c] = (float)(c & 1 ? -v : v);
+        }
+    return x;
+}
+
+static void test_planes(void **)
+{
+    enum { ROWS = 12 };
+    for (int n_col : {32, 160, 640}) {
+        for (int spread : {0, 13, 60})
+            for (bool is_bf16 : {false, true}) {
+                array<float> x = draw_rows(ROWS, n_col, spread);
+                for (long i = 0; is_bf16 && i < (long)x.n; i++) x[i] = mote_bf16_f32(mote_f32_bf16(x[i]));
+                check_planes(x.at, ROWS, n_col, is_bf16);
+            }
+        check_planes(draw_units(ROWS, n_col).at, ROWS, n_col, false);
+    }
+}
+
 /* A NaN or an infinity: its block's scale, its unit's, no other's. */
 static void test_no_number(void **)
 {
     for (float bad : {NAN, INFINITY, -INFINITY}) {
         array<float> x = draw_rows(2, 256, 3);
         x[256 + 70] = bad;
-        mx_rows small(2, 256, 4), large(2, 256, 1);
+        mx_rows small(2, 256, 4), large(2, 256, 1), planes(2, 256, 1, 2);
         int wide = 0;
         quantise(x.at, 0, 2, 256, &small, &large, &wide);
+        quantise(x.at, 0, 2, 256, NULL, &planes, NULL);
         for (long b = 0; b < 16; b++) assert_int_equal(small.scale[b] != small.scale[b], b == 8 + 2);
-        for (long u = 0; u < 4; u++) assert_int_equal(large.scale[u] != large.scale[u], u == 2);
+        for (long u = 0; u < 4; u++) {
+            assert_int_equal(large.scale[u] != large.scale[u], u == 2);
+            assert_int_equal(planes.scale[u] != planes.scale[u], u == 2);
+        }
     }
 }
 
@@ -169,7 +224,7 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     result to = {array<int>(N_PAIR), array<int>(N_PAIR), array<int4>(N_PAIR / 8 + EXPERTS), -1, all_wide,
                  mx_rows(TOKENS, K::d_model, 4), mx_rows(N_PAIR, K::n_ff, 4), array<float>((size_t)(N_PAIR * K::d_model), -77)};
     mote_step_fault fault = {};
-    MxQuantise quantise = {x.at, to.x.view(), {}, NULL, TOKENS, K::d_model, 0};
+    MxQuantise quantise = {x.at, to.x.view(), {}, {}, NULL, TOKENS, K::d_model, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
     launch(1 + (unsigned)(TOKENS * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
     MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1, 1};
@@ -285,6 +340,7 @@ int main(void)
 {
     mote_rng_seed(&rng, 53);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_planes),
                                        cmocka_unit_test(test_no_number),
                                        cmocka_unit_test(test_block<swiglu::kind>),
                                        cmocka_unit_test(test_block<oai::kind>),

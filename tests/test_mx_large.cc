@@ -1,6 +1,6 @@
 /* test_mx_large.cc: mx_large.cu, whole, on the host (device_wgmma_e4m3.h), from quantised rows to bf16 results of pairs, held to
  * decoded weights in float64 on the operands that the kernels themselves read. WIDTH: of a piece, 224 here; test_mx_large64.cc
- * has the other.
+ * has the other, and test_mx_planes.cc activations of two planes.
  */
 #include "device_wgmma_e4m3.h"
 
@@ -16,14 +16,17 @@ extern "C" {
 #endif
 #define W0 MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0
 #define MX_SHARED DEVICE_SHARED
+#define N_FF 160 /* ends inside a unit */
+#ifndef PLANES
+#define PLANES 1
 #define D_MODEL 384 /* three units, half of a last block's rows */
-#define N_FF 160    /* ends inside a unit */
 #define ACTIVATION SWIGLU
 #define LIMIT 0.0f
+#endif
 #include "cuda/kernels/mx_large.cu"
 
-/* Expert WIDE has rows whose scales lie too far apart; the others have no more than the window. */
-enum { EXPERTS = 10, WIDE = 8, USED = 2 };
+/* Expert WIDE has rows whose scales lie too far apart; the others have no more than the window. Of two planes there is none. */
+enum { EXPERTS = 10, WIDE = PLANES == 1 ? 8 : EXPERTS, USED = 2 };
 
 /* As the backend places them: gate, up and down of one after the other, behind the last 16 tiles of down; bases. */
 struct experts {
@@ -98,10 +101,11 @@ enum { UNTOUCHED_BF16 = 0xC29A };
 static result run_block(const experts &set, const array<float> &x, const array<int> &ids, int all_wide, unsigned blocks)
 {
     int n_pair = (int)ids.n, rows = n_pair / USED;
-    result to = {array<int>(ids.n), array<int>(ids.n), array<int4>(ids.n / WIDTH + EXPERTS), -1, 0, mx_rows(rows, D_MODEL, 1),
-                 mx_rows(n_pair, N_FF, 1), array<float>(ids.n * N_FF, UNTOUCHED), array<u16>(ids.n * D_MODEL, UNTOUCHED_BF16)};
+    result to = {array<int>(ids.n), array<int>(ids.n), array<int4>(ids.n / WIDTH + EXPERTS), -1, 0, mx_rows(rows, D_MODEL, 1, PLANES),
+                 mx_rows(n_pair, N_FF, 1, PLANES), array<float>(ids.n * N_FF, UNTOUCHED), array<u16>(ids.n * D_MODEL, UNTOUCHED_BF16)};
     mote_step_fault fault = {};
-    MxQuantise input = {x.at, {}, to.x.view(), &to.all_wide, rows, D_MODEL, 0};
+    MxRows none = {}, view = to.x.view();
+    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
     launch(1 + (unsigned)(rows * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     assert_int_equal(to.all_wide, 0);
@@ -140,6 +144,26 @@ struct differences {
     difference hidden, down;
 };
 
+/* By how much seen [N_FF] lies outside of what `right` may have become as two planes. */
+static void add_planes_excess(difference *to, const double *seen, const double *right)
+{
+    for (int f = 0; f < N_FF; f++) {
+        double allowed = planes_bound(right[f], planes_top(right, N_FF, f) * 1.001) * 1.001;
+        to->add(right[f] + fmax(fabs(seen[f] - right[f]) - allowed, 0), right[f]);
+    }
+}
+
+/* What the kernels read of x. */
+static void check_rows(const result &got, const array<float> &x)
+{
+    for (int row = 0; row < got.x.n_row; row++)
+        for (int c = 0; c < D_MODEL; c++) {
+            const float *of = x.at + (long)row * D_MODEL;
+            double v = (double)of[c];
+            assert_true(fabs(got.x.large_value(row, c) - v) <= planes_bound(v, planes_top(of, D_MODEL, c)));
+        }
+}
+
 /* A pair's h, and its results of the h that was quantised. Each result by itself may be off by what one of bf16 is rounded, and by
  * what the sums of a row are off. */
 static void check_pair(const experts &set, const result &got, const array<double> &want_hidden, int expert, int at, differences *all)
@@ -147,7 +171,8 @@ static void check_pair(const experts &set, const result &got, const array<double
     array<double> h = large_values(got.h, at, N_FF), want((size_t)D_MODEL);
     const double *right = want_hidden.at + (long)at * N_FF;
     double size = 0;
-    if (QUANTISES) {
+    if (PLANES == 2) add_planes_excess(&all->hidden, h.at, right);
+    else if (QUANTISES) {
         array<float> seen((size_t)N_FF);
         double sum = 0;
         for (int f = 0; f < N_FF; f++) seen[f] = (float)h[f], sum += right[f] * right[f];
@@ -183,6 +208,7 @@ static void test_block(void **)
     assert_int_equal(ids.n % USED, 0);
     array<float> x = draw_rows((int)ids.n / USED, D_MODEL, 4);
     const result got = run_block(set, x, ids, 0, 3);
+    if (PLANES == 2) check_rows(got, x);
     const array<double> want_hidden = hidden_of(set, got);
     differences all;
     int next = 0, n_left = 0;
@@ -203,11 +229,12 @@ static void test_block(void **)
     print_message("hidden %.1e%s, down %.1e\n", all.hidden.value(), QUANTISES ? " beyond rounding" : "", all.down.value());
     assert_true(all.hidden.value() <= (QUANTISES ? 1e-9 : 1e-6) && all.down.value() <= 3e-6);
     assert_int_equal(next, ids.n);
-    assert_int_equal(n_left, 20);
+    assert_int_equal(n_left, WIDE < EXPERTS ? 20 : 0);
     result again = run_block(set, x, ids, 0, 1); /* whoever takes a piece */
     assert_true(again.h == got.h);
     assert_true(same_bytes(again.hidden.at, got.hidden.at, got.hidden.n * sizeof(float)));
     assert_true(same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(u16)));
+    if (PLANES == 2) return;
     const result none = run_block(set, x, ids, 1, 3); /* all is the small kernels' */
     for (long i = 0; i < (long)none.hidden.n; i++) assert_true(none.hidden[i] == UNTOUCHED);
     assert_true(none.h == mx_rows((int)ids.n, N_FF, 1));

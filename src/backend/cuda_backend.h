@@ -92,7 +92,8 @@ struct cuda_experts {
     const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
     const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
     int32_t n_wide;      /* how many experts that are */
-    int is_mx, mx_small, mx_large[2];
+    /* fp8 numbers that an activation is made of: 1 of MXFP4, 2 of others; 0: none of its kernels take these experts */
+    int mx_planes, mx_small, mx_large[2];
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */
@@ -288,10 +289,10 @@ mote_status mote_cuda_prefill_moe(struct cuda_backend *cuda, const struct mote_m
 /* ---- MXFP4 experts on sm_90: cuda_mx.c, kernels/mx_*.cu ---- */
 
 size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits);
-/* Do their kernels take experts of these kinds, if the device is sm_90? All projections MXFP4, and their inputs by wish. */
+/* mx_planes that experts of these kinds would have on sm_90: all projections MXFP4, and their inputs by wish. */
 int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
                       const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
-/* Their programs, where there are kernels for the device and for the activations wished for; sets is_mx. */
+/* Their programs, where there are kernels for the device, the activations and the weights' scales; sets mx_planes. */
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
 /* Is the block theirs? They take and give f32 and bf16. */
 int mote_cuda_mx_takes(const struct mote_moe *job);

@@ -3,6 +3,8 @@
  *   quantise x, sort pairs by expert | gate and up, activated, quantised | down | ordered sum
  *
  * Few pairs an expert: integer products at memory's speed (mx_small.cu), any scales. Many: fp8 tensor cores (mx_large.cu).
+ * Activations that are not MXFP4 are two planes of fp8 numbers (mx_act.cuh), where experts have neither few pairs nor very many;
+ * other steps are the portable kernels'.
  *
  * Owns no memory of its own: scratch is cut from cuda->prefill_scratch, which never serves two at once.
  * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
@@ -18,7 +20,7 @@ struct mx_rows {
 };
 struct quantise_job {
     const void *x;
-    struct mx_rows small, large;
+    struct mx_rows small, large, planes;
     int32_t *wide;
     int n_row, n_col, is_bf16;
 };
@@ -78,6 +80,8 @@ static const int large_width[2] = {64, 224},
  * 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1120 us by narrow pieces, 1281 by wide ones, at 96 2223 and
  * 1894). */
 static const double large_from = 0.5, wide_from = 72;
+/* The same of two planes, which are faster than the portable kernels between: not measured yet. */
+static const double planes_from = 0.5, planes_to = 72;
 /* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
 enum { FEW_PAIRS = 512 };
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
@@ -95,30 +99,33 @@ struct scratch {
     int32_t *wide; /* is any row? */
 };
 
-static size_t cut(const struct mote_backend_limits *l, void *base, struct scratch *s)
+/* Two planes are the large kernels' alone. */
+static size_t cut(const struct mote_backend_limits *l, int planes, void *base, struct scratch *s)
 {
     size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = cuda_padded(l->d_model),
-           ff = cuda_padded(l->n_ff);
-    s->x.q = cuda_cut(base, &total, row, d);
-    s->x.scale = cuda_cut(base, &total, row, d / 32 * sizeof(float));
-    s->large_x.q = cuda_cut(base, &total, row, d);
+           ff = cuda_padded(l->n_ff), small_row = planes == 1 ? row : 0, small_pair = planes == 1 ? pair : 0;
+    s->x.q = cuda_cut(base, &total, small_row, d);
+    s->x.scale = cuda_cut(base, &total, small_row, d / 32 * sizeof(float));
+    s->large_x.q = cuda_cut(base, &total, row, d * (size_t)planes);
     s->large_x.scale = cuda_cut(base, &total, row, d / UNIT * sizeof(float));
-    s->h.q = cuda_cut(base, &total, pair, ff);
-    s->h.scale = cuda_cut(base, &total, pair, ff / 32 * sizeof(float));
-    s->large_h.q = cuda_cut(base, &total, pair, ff);
+    s->h.q = cuda_cut(base, &total, small_pair, ff);
+    s->h.scale = cuda_cut(base, &total, small_pair, ff / 32 * sizeof(float));
+    s->large_h.q = cuda_cut(base, &total, pair, ff * (size_t)planes);
     s->large_h.scale = cuda_cut(base, &total, pair, ff / UNIT * sizeof(float));
-    s->hidden = cuda_cut(base, &total, pair, (size_t)l->n_ff * sizeof(float));
+    s->hidden = cuda_cut(base, &total, small_pair, (size_t)l->n_ff * sizeof(float));
     size_t few = pair < FEW_PAIRS ? pair : FEW_PAIRS, halves = pair > 2 * few ? pair : 2 * few;
     s->flat = cuda_cut(base, &total, halves, (size_t)l->d_model * sizeof(uint16_t));
-    s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, SMALL_WIDTH);
-    s->wide = cuda_cut(base, &total, 1, sizeof *s->wide);
+    s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, planes == 1 ? SMALL_WIDTH : large_width[0]);
+    s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
     return total;
 }
 
+/* Two planes take no more than one with all that is beside it, nor than the portable kernels of the same limits
+ * (cuda_prefill.c): room that is never the reason for more. */
 size_t mote_cuda_mx_scratch(const struct mote_backend_limits *limits)
 {
     struct scratch ignored;
-    return limits->act_moe >> MOTE_ACT_MXFP4 & 1 ? cut(limits, NULL, &ignored) : 0;
+    return cut(limits, limits->act_moe >> MOTE_ACT_MXFP4 & 1 ? 1 : 2, NULL, &ignored);
 }
 
 /* ---- programs ---- */
@@ -131,29 +138,32 @@ static int is_mxfp4(const struct mote_tile_kind *kind)
 int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
                       const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first)
 {
-    int fits = kernels == MOTE_MOE_FUSED && wish == MOTE_WISH_MXFP4;
+    int fits = kernels == MOTE_MOE_FUSED;
     for (int p = first; p < CUDA_PROJECTIONS; p++) fits &= is_mxfp4(&kind[p]);
-    return fits;
+    if (!fits) return 0;
+    if (wish == MOTE_WISH_MXFP4) return 1;
+    return wish == MOTE_WISH_DEFAULT && first == CUDA_GATE ? 2 : 0;
 }
 
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *e)
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
-    if (cuda->info->cc != 90 || !mote_cuda_mx_fits(cuda->moe_kernels, e->x_act, e->kind, e->first) ||
-        e->h_act != e->x_act)
-        return MOTE_OK;
+    int planes = mote_cuda_mx_fits(cuda->moe_kernels, e->x_act, e->kind, e->first);
+    int is_too_wide = planes == 2 && e->n_wide; /* they would be the small kernels' */
+    if (cuda->info->cc != 90 || !planes || is_too_wide || e->h_act != e->x_act) return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
-    TRY(mote_cuda_program(cuda, &small_text, &e->mx_small, "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s",
-                          text, (long long)e->d_model, (long long)e->n_ff, cuda->info->shared_bytes,
-                          activation));
-    for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
+    if (planes == 1)
+        TRY(mote_cuda_program(cuda, &small_text, &e->mx_small,
+                              "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s", text, (long long)e->d_model,
+                              (long long)e->n_ff, cuda->info->shared_bytes, activation));
+    for (int wide = 0; wide < (planes == 1 ? 2 : 1) && e->first == CUDA_GATE; wide++)
         TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
-                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d MX_SHARED=%zu %s", text,
-                              (long long)e->d_model, (long long)e->n_ff, large_width[wide],
+                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d PLANES=%d MX_SHARED=%zu %s", text,
+                              (long long)e->d_model, (long long)e->n_ff, large_width[wide], planes,
                               cuda->info->shared_bytes, activation));
-    e->is_mx = 1;
+    e->mx_planes = planes;
     return MOTE_OK;
 }
 
@@ -161,22 +171,33 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
 static int takes_rows(const struct cuda_experts *e, int64_t n_row, int64_t n_used, enum mote_float_type x,
                       enum mote_float_type y)
 {
-    int64_t row_bytes = (int64_t)cuda_padded(e->d_model), pair_bytes = (int64_t)cuda_padded(e->n_ff);
-    return e->is_mx && n_row * row_bytes <= UINT32_MAX && n_row * n_used * pair_bytes <= UINT32_MAX &&
+    int64_t row_bytes = (int64_t)cuda_padded(e->d_model) * e->mx_planes,
+            pair_bytes = (int64_t)cuda_padded(e->n_ff) * e->mx_planes;
+    return e->mx_planes && n_row * row_bytes <= UINT32_MAX && n_row * n_used * pair_bytes <= UINT32_MAX &&
            x != MOTE_F16 && y != MOTE_F16;
+}
+
+/* Pairs of an expert, if routing has no favourites. */
+static double mean_pairs(const struct cuda_experts *e, const struct mote_moe *job)
+{
+    return (double)(job->n_row * job->n_used) / e->n_expert;
 }
 
 int mote_cuda_mx_takes(const struct mote_moe *job)
 {
-    int is_one = job->route && job->n_row == 1; /* whose experts kernels choose themselves (cuda_moe.c) */
-    return job->n_used && !job->shared && !is_one && !job->hidden &&
-           takes_rows(job->experts->placed, job->n_row, job->n_used, job->x_type, job->y_type);
+    if (!job->n_used || job->shared || job->hidden) return 0;
+    const struct cuda_experts *e = job->experts->placed;
+    if (!takes_rows(e, job->n_row, job->n_used, job->x_type, job->y_type)) return 0;
+    if (e->mx_planes == 1)
+        return !job->route || job->n_row > 1; /* or kernels choose its experts (cuda_moe.c) */
+    double mean = mean_pairs(e, job);
+    return job->n_row > 1 && mean >= planes_from && mean < planes_to;
 }
 
 int mote_cuda_mx_takes_all(const struct mote_backend_limits *l)
 {
-    return l->only && l->only->placed &&
-           takes_rows(l->only->placed, l->max_row, l->n_used, l->x_type, l->y_type);
+    const struct cuda_experts *e = l->only ? l->only->placed : NULL;
+    return e && e->mx_planes == 1 && takes_rows(e, l->max_row, l->n_used, l->x_type, l->y_type);
 }
 
 /* ---- launches ---- */
@@ -184,25 +205,28 @@ int mote_cuda_mx_takes_all(const struct mote_backend_limits *l)
 mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job)
 {
     const struct cuda_experts *e = job->experts->placed;
-    FAIL_IF(!(cuda->limits.act_moe >> MOTE_ACT_MXFP4 & 1), MOTE_INTERNAL,
+    int has_small = e->mx_planes == 1;
+    FAIL_IF(has_small && !(cuda->limits.act_moe >> MOTE_ACT_MXFP4 & 1), MOTE_INTERNAL,
             "moe: MXFP4 activations, but the backend's limits leave no scratch for them");
     struct scratch s;
-    cut(&cuda->limits, cuda->prefill_scratch, &s);
+    cut(&cuda->limits, e->mx_planes, cuda->prefill_scratch, &s);
     cuda->prefill_x_type = -1;
     int n_pair = (int)(job->n_row * job->n_used);
     unsigned n_sm = (unsigned)cuda->info->n_sm;
-    double mean = (double)n_pair / e->n_expert; /* pairs of an expert, if routing has no favourites */
-    int is_large = e->first == CUDA_GATE && mean >= large_from, wide = mean >= wide_from,
-        width = is_large ? large_width[wide] : SMALL_WIDTH, is_flat_bf16 = is_large || n_pair > FEW_PAIRS;
+    double mean = mean_pairs(e, job);
+    int is_large = !has_small || (e->first == CUDA_GATE && mean >= large_from),
+        wide = has_small && mean >= wide_from, width = is_large ? large_width[wide] : SMALL_WIDTH,
+        is_flat_bf16 = is_large || n_pair > FEW_PAIRS;
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
-                                    .small = s.x,
-                                    .large = is_large ? s.large_x : none,
+                                    .small = has_small ? s.x : none,
+                                    .large = has_small && is_large ? s.large_x : none,
+                                    .planes = has_small ? none : s.large_x,
                                     .wide = s.wide,
                                     .n_row = (int)job->n_row,
                                     .n_col = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16};
-    if (is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
+    if (has_small && is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};
     int64_t units = job->n_row * (int64_t)(cuda_padded(job->d_model) / UNIT);
@@ -230,11 +254,13 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                               1, BEGIN_BLOCK, 0, hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
-    struct gate_up_job up = {list, s.x, s.h};
-    struct down_job down = {list, s.h, s.flat, is_flat_bf16};
-    void *up_args[] = {&up}, *down_args[] = {&down};
-    TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
-    TRY(mote_cuda_run(cuda, e->mx_small, DOWN, n_sm, 1, 1, SMALL_BLOCK, shared, down_args));
+    if (has_small) {
+        struct gate_up_job up = {list, s.x, s.h};
+        struct down_job down = {list, s.h, s.flat, is_flat_bf16};
+        void *up_args[] = {&up}, *down_args[] = {&down};
+        TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
+        TRY(mote_cuda_run(cuda, e->mx_small, DOWN, n_sm, 1, 1, SMALL_BLOCK, shared, down_args));
+    }
     struct sum_job sum = {.flat = s.flat,
                           .place = s.pairs.place,
                           .weights = job->weights,

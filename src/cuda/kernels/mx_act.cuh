@@ -3,8 +3,10 @@
 //   small   q [row][unit][4 blocks][32] s8: twice the e2m1 value; scale [row][unit][4]: what one of q stands for
 //   large   q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the unit's largest; column
 //           8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit]: the unit's
+//   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns and scale as
+//           large has them
 //
-// Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN.
+// Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN; so has a unit of large, of planes.
 //
 // Owns: those layouts and who of a warp holds which column. The rule is mxfp4.cuh's.
 #ifndef MX_ACT_CUH
@@ -37,7 +39,19 @@ MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
         : "f"(a), "f"(b), "f"(c), "f"(d));
     return v;
 }
+MOTE_FN float4 unpack_e4m3x4(u32 v)
+{
+    float4 f;
+    asm("{.reg .b16 l, h, a, b, c, d; .reg .b32 x, y; mov.b32 {l, h}, %4; cvt.rn.f16x2.e4m3x2 x, l; cvt.rn.f16x2.e4m3x2 y, h; "
+        "mov.b32 {a, b}, x; mov.b32 {c, d}, y; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; cvt.f32.f16 %2, c; cvt.f32.f16 %3, d;}"
+        : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w)
+        : "r"(v));
+    return f;
+}
 #endif
+
+// Where columns c .. c + 3 of a unit (c a multiple of 4) stand in rows for the fp8 tensor cores.
+MOTE_FN int mx_position(int c) { return c / 32 * 32 + c / 4 % 2 * 16 + c / 8 % 4 * 4; }
 
 // N (4 or 16) neighbouring columns of a unit as e2m1 values, in a lane; the unit by neighbouring lanes.
 template <int N> struct MxColumns {
@@ -88,11 +102,52 @@ template <int N> struct MxColumns {
         float up = is_number ? bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23) : 0;
         MOTE_UNROLL
         for (int i = 0; i < N / 4; i++) {
-            int c = part * N + 4 * i;
             u32 four = pack_e4m3x4(v[4 * i] * up, v[4 * i + 1] * up, v[4 * i + 2] * up, v[4 * i + 3] * up);
-            *(u32 *)(rows.q + at * 128 + c / 32 * 32 + c / 4 % 2 * 16 + c / 8 % 4 * 4) = is_number ? four : 0;
+            *(u32 *)(rows.q + at * 128 + mx_position(part * N + 4 * i)) = is_number ? four : 0;
         }
         if (part == 0) rows.scale[at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
+    }
+};
+
+// N neighbouring columns of a unit as two e4m3 numbers each, in a lane; the unit by neighbouring lanes.
+//
+// With v = x times the power of two that brings the unit's largest magnitude into [128, 256): the first is the nearest to v, the second
+// the nearest to what is left, and ties go to even. For |v| in [2^e, 2^(e + 1)) at most 2^(e - 4) is left, so their sum is v but for at most
+// max(2^(e - 9), 2^-10): a bf16 number is exact from e = -2 on, 2^-9 of the unit's largest and more; any number is off by at most
+// 2^-9 of itself, or 2^-17 of the largest. (A largest below 2^-119 counts as 2^-119, so that powers and scales are normal floats.)
+constexpr int MX_PLANES_TOP = 7, MX_PLANES_LEAST = 127 - 119;
+
+template <int N> struct MxPlanes {
+    static constexpr int UNIT = 128 / N; // lanes
+    float v[N], scale;
+    bool is_number;
+
+    MOTE_FN MxPlanes(const float (&x)[N])
+    {
+        u32 most = 0;
+        MOTE_UNROLL
+        for (int i = 0; i < N; i++) most = max(most, float_bits(x[i]) & 0x7FFFFFFF);
+        MOTE_UNROLL
+        for (int i = 1; i < UNIT; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
+        int e = max((int)(most >> 23), MX_PLANES_LEAST);
+        is_number = e < 255;
+        scale = bits_float(is_number ? (u32)(e - MX_PLANES_TOP) << 23 : 0x7FC00000u);
+        float up = bits_float((u32)(254 + MX_PLANES_TOP - min(e, 254)) << 23);
+        MOTE_UNROLL
+        for (int i = 0; i < N; i++) v[i] = is_number ? x[i] * up : 0;
+    }
+    // at: which of all rows' units; part: the lane's place in it.
+    MOTE_FN void put(const MxRows &rows, size_t at, int part) const
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < N / 4; i++) {
+            const float *of = v + 4 * i;
+            u32 first = pack_e4m3x4(of[0], of[1], of[2], of[3]);
+            float4 near = unpack_e4m3x4(first);
+            i8 *to = rows.q + at * 256 + mx_position(part * N + 4 * i);
+            *(u32 *)to = first, *(u32 *)(to + 128) = pack_e4m3x4(of[0] - near.x, of[1] - near.y, of[2] - near.z, of[3] - near.w);
+        }
+        if (part == 0) rows.scale[at] = scale;
     }
 };
 

@@ -1,7 +1,7 @@
-// mx_large.cu: the expert block of MXFP4 weights and MXFP4 activations for experts with many tokens, sm_90a: both operands are
-// e4m3, exactly, for the fp8 tensor cores.
+// mx_large.cu: the expert block of MXFP4 weights for experts with many tokens, sm_90a: both operands are e4m3 for the fp8 tensor
+// cores, exactly where activations are MXFP4; others are sums of two e4m3 numbers (MxPlanes), each multiplied by the same weights.
 //
-//   mx_large_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts: quantised, where a block
+//   mx_large_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts: quantised as x is, where a block
 //                      has the columns of a whole unit, else f32
 //   mx_large_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
 //
@@ -13,7 +13,7 @@
 // tokens' scale.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
-// of a piece, 64 or 224; MX_SHARED.
+// of a piece, 64 or 224; PLANES, e4m3 numbers of an activation, 1 or, with narrow pieces alone, 2; MX_SHARED.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
@@ -23,6 +23,7 @@
 constexpr int FILLERS = 128, GROUP = 128; // threads
 constexpr int GROUPS = WIDTH == 64 ? 4 : 2, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
+constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernels'
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 
@@ -42,13 +43,14 @@ template <int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run ru
     run(Tokens<PARTS, ALL / PARTS>());
 }
 
-// A stage: tokens [WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
+// A stage: tokens [PLANES][WIDTH][128], swizzled; codes [TILES][1024]; scale items [TILES][64]; bases [ROWS], the first unit's alone; the
 // tokens' scales, as lanes take them (scale_place).
 struct Stage {
-    static constexpr int CODE = WIDTH * 128, ITEM = CODE + TILES * 1024, BASE = ITEM + TILES * 64, SCALE = BASE + ROWS,
+    static constexpr int PLANE = WIDTH * 128, CODE = PLANES * PLANE, ITEM = CODE + TILES * 1024, BASE = ITEM + TILES * 64, SCALE = BASE + ROWS,
                          BYTES = (SCALE + (WIDTH + 16) * 4 + 1023) / 1024 * 1024;
 };
 static_assert(Stage::CODE % 512 == 0, "lane 0 is told by it");
+static_assert(PLANES == 1 || (PLANES == 2 && WIDTH == 64), "wide pieces quantise h apart");
 // Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
 constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16, DOWN_ROW = 64 + 8;
 constexpr int OUT_UP = UP_SLICE * UP_ROW * 4, OUT_DOWN = GROUPS * 2 * DOWN_SLICE * DOWN_ROW * 2, OUT_BYTES = OUT_UP > OUT_DOWN ? OUT_UP : OUT_DOWN;
@@ -65,7 +67,7 @@ struct Ring : Stages<STAGES, Stage::BYTES> {
         if (threadIdx.x == 0) init(FILLERS / 32, CONSUMERS / 32);
         chain_launch();
         chain_wait();
-        if (threadIdx.x == 0) *n_piece = *(volatile int *)list.wide ? 0 : *list.pieces.n_piece;
+        if (threadIdx.x == 0) *n_piece = HAS_REST && *(volatile int *)list.wide ? 0 : *list.pieces.n_piece;
         __syncthreads();
         return *n_piece;
     }
@@ -107,7 +109,7 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
     int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
     u32 token[EACH], scale[SCALES], at_scale[SCALES];
     MOTE_UNROLL
-    for (int i = 0; i < EACH; i++) token[i] = opaque((u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * 128) + chunk * 16);
+    for (int i = 0; i < EACH; i++) token[i] = opaque((u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * PLANES * 128) + chunk * 16);
     MOTE_UNROLL
     for (int i = 0; i < SCALES; i++) {
         scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (T::UNITS * 4));
@@ -131,10 +133,10 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
             stage_copy(to + S::BASE + at * 16, (at & HALF ? base[1] : base[0]) + at % HALF * 16);
         }
         MOTE_UNROLL
-        for (int i = 0; i < EACH; i++) stage_copy(to + at_token + i * 2048, q + token[i]);
+        for (int i = 0; i < PLANES * EACH; i++) stage_copy(to + at_token + i / EACH * S::PLANE + i % EACH * 2048, q + token[i % EACH] + i / EACH * 128);
         MOTE_UNROLL
         for (int i = 0; i < SCALES; i++) stage_copy4(to + at_scale[i], factor + scale[i]);
-        code[0] += 1024, code[1] += 1024, item += 64, q += 128, factor += 4;
+        code[0] += 1024, code[1] += 1024, item += 64, q += PLANES * 128, factor += 4;
         filled.add();
     }
 }
@@ -166,11 +168,12 @@ struct Codes {
     }
 };
 
+// The last plane first: its products are small, and sums keep more of them before the others are there.
 template <int N> MOTE_FN void multiply(float (&part)[N / 2], const u32 (&a)[4][4], u32 b)
 {
     products_begin();
     MOTE_UNROLL
-    for (int s = 0; s < 4; s++) WgmmaE4M3<N>::add(part, a[s], b + 2 * s, s == 0);
+    for (int s = 0; s < 4 * PLANES; s++) WgmmaE4M3<N>::add(part, a[s % 4], b + (PLANES - 1 - s / 4) * (Stage::PLANE / 16) + 2 * (s % 4), s == 0);
     products_end();
 }
 
@@ -293,7 +296,7 @@ template <int BLOCKS, class Fill> MOTE_FN void fill_items(const MxList &list, co
     for (int item = blockIdx.x; item < n_piece * BLOCKS; item += gridDim.x) {
         Work work = next;
         next = Work(list, ahead, first, second), ahead = piece_at(item + 2 * gridDim.x);
-        if (!work.piece.w) fill(work, item % BLOCKS, filled);
+        if (!HAS_REST || !work.piece.w) fill(work, item % BLOCKS, filled);
     }
     filled.finish();
 }
@@ -314,7 +317,7 @@ MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave l
         int4 piece = next;
         int block = item % BLOCKS;
         next = ahead, ahead = piece_at(item + 2 * gridDim.x); // on its way meanwhile
-        if (piece.w) {
+        if (HAS_REST && piece.w) {
             leave(piece, block);
             continue;
         }
@@ -360,10 +363,16 @@ template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, 
         if constexpr (QUANTISES) {
             MOTE_UNROLL
             for (int i = 0; i < 4; i++) h[i] = is_there ? h[i] : 0;
-            MxColumns<4> columns(h);
-            int top = columns.top();
-            if (is_token) columns.put_large(job.h, pair * (FF_PAD / 128) + first_column / 128, c / 4, top);
-            if (is_token && columns.is_wide(top)) *job.list.wide = 1;
+            size_t at = pair * (FF_PAD / 128) + first_column / 128;
+            if constexpr (PLANES == 2) {
+                MxPlanes<4> planes(h);
+                if (is_token) planes.put(job.h, at, c / 4);
+            } else {
+                MxColumns<4> columns(h);
+                int top = columns.top();
+                if (is_token) columns.put_large(job.h, at, c / 4, top);
+                if (is_token && columns.is_wide(top)) *job.list.wide = 1;
+            }
         } else if (is_token && is_there) *(float4 *)(job.hidden + pair * N_FF + first_column + c) = make_float4(h[0], h[1], h[2], h[3]);
     }
 }

@@ -16,7 +16,7 @@ MOTE_FN float4 four_of(const void *from, size_t at, bool is_bf16)
 
 struct MxQuantise {
     const void *x; // [n_row][n_col] f32, or bf16
-    MxRows small, large; // q null: not wanted
+    MxRows small, large, planes; // q null: not wanted; planes: no other is
     int *wide;           // large: set when a block is too far below its unit's largest
     int n_row, n_col;    // n_col a multiple of 4
     int is_bf16;
@@ -34,6 +34,11 @@ MOTE_FN void quantise_units(const MxQuantise &job, int warp)
         float4 v = make_float4(0, 0, 0, 0);
         if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column + 4 * i, job.is_bf16);
         x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+    }
+    if (job.planes.q) {
+        MxPlanes<16> planes(x);
+        if (row < job.n_row) planes.put(job.planes, at, part);
+        return;
     }
     MxColumns<16> columns(x);
     int top = columns.top();
