@@ -547,6 +547,50 @@ static void test_choosers(void **state)
     ahead->ops->destroy(ahead);
 }
 
+/* What MXFP4 experts ask for besides the portable kernels, by what their activations are wished to be. */
+static void test_mx_experts(void **state)
+{
+    (void)state;
+    const struct {
+        const char *arch;
+        enum mote_act_wish act;
+        int has_gate, n_step, n_small, n_one, n_two; /* programs; of mx_large.cu: of one plane, of two */
+    } placed[] = {{"sm_90a", MOTE_WISH_DEFAULT, 1, 1, 0, 0, 1}, {"sm_90a", MOTE_WISH_DEFAULT, 0, 0, 0, 0, 0},
+                  {"sm_90a", MOTE_WISH_F32, 1, 0, 0, 0, 0},     {"sm_90a", MOTE_WISH_MXFP4, 1, 1, 1, 2, 0},
+                  {"sm_90a", MOTE_WISH_MXFP4, 0, 1, 1, 0, 0},   {"sm_80", MOTE_WISH_DEFAULT, 1, 0, 0, 0, 0},
+                  {"sm_80", MOTE_WISH_MXFP4, 1, 0, 0, 0, 0}};
+    struct mote_matrix wide = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, 96, 256),
+                       down = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, 256, 96);
+    for (size_t i = 0; i < sizeof placed / sizeof *placed; i++) {
+        struct mote_expert_set set = {.name = "exps",
+                                      .n_expert = 1,
+                                      .n_ff = 96,
+                                      .d_model = 256,
+                                      .gate = placed[i].has_gate ? &wide : NULL,
+                                      .up = &wide,
+                                      .down = &down,
+                                      .act = placed[i].act};
+        if (!set.gate) set.activation.kind = MOTE_ACTIVATION_RELU2;
+        struct mote_backend *ahead;
+        struct mote_cuda_unit unit[32];
+        assert_int_equal(mote_cuda_ahead_create(placed[i].arch, &small, NULL, &ahead), MOTE_OK);
+        if (ahead->ops->place_experts(ahead, &set) != MOTE_OK) fail_msg("%s", mote_error());
+        size_t n = mote_cuda_ahead_units(ahead, unit, 32);
+        int n_step = 0, n_small = 0, n_one = 0, n_two = 0;
+        for (size_t u = 0; u < n && u < 32; u++) {
+            n_step += !strcmp(unit[u].text, "mx_step.cu"), n_small += !strcmp(unit[u].text, "mx_small.cu");
+            n_one += strstr(unit[u].define, " PLANES=1 ") != NULL;
+            n_two += strstr(unit[u].define, " PLANES=2 ") != NULL;
+        }
+        assert_int_equal(n_step, placed[i].n_step);
+        assert_int_equal(n_small, placed[i].n_small);
+        assert_int_equal(n_one, placed[i].n_one);
+        assert_int_equal(n_two, placed[i].n_two);
+        ahead->ops->unplace(ahead, set.placed);
+        ahead->ops->destroy(ahead);
+    }
+}
+
 /* ---- scratch ---- */
 
 /* Long steps leave nothing of four bytes for every pair and hidden column: unfused and plain experts go in pieces. */
@@ -584,9 +628,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_device), cmocka_unit_test(test_cache),   cmocka_unit_test(test_unwritable),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_ungated), cmocka_unit_test(test_routers),
-        cmocka_unit_test(test_choosers),  cmocka_unit_test(test_scratch), cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_no_device),  cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_unwritable), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_ungated),    cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_choosers),   cmocka_unit_test(test_mx_experts),
+        cmocka_unit_test(test_scratch),    cmocka_unit_test(test_usage),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
