@@ -1,9 +1,10 @@
-/* test_cuda_mx.c: expert blocks of MXFP4 weights and MXFP4 activations on a device (cuda_mx.c) against float64 on the same
- * quantised operands: each product alone, the block from end to end, reruns. Scales of blocks from all alike to beyond what the
- * fp8 kernels hold. Without a device: need_device.h.
+/* test_cuda_mx.c: expert blocks of MXFP4 weights on a device (cuda_mx.c) against float64: with MXFP4 activations on the same quantised
+ * operands, with others on rows of bf16 precision. Each product alone, the block from end to end, reruns. Scales of blocks from all
+ * alike to beyond what the fp8 kernels hold. Without a device: need_device.h.
  *
  * How a product is seen alone: with a down that copies, the block gives its hidden row, as the device quantised it; that row is
  * then the exact input of another down. */
+#include "activation64.h"
 #include "cuda_pair.h"
 #include "mxfp4_excess.h"
 #include "quant/mxfp4.h"
@@ -15,6 +16,8 @@ static const char *const spread_name[SPREADS] = {"uniform", "gaussian", "heavy-t
 struct shape {
     int32_t n_expert, n_used;
     int64_t d_model, n_ff;
+    enum mote_act_wish act;
+    struct mote_activation activation;
 };
 
 static struct mote_rng rng;
@@ -119,7 +122,8 @@ static void layer_make(struct layer *l, const struct shape *s, enum spread sprea
                                              .gate = l->view,
                                              .up = l->view + n,
                                              .down = l->view + (v == COPY_ROW ? 3 : 2) * n,
-                                             .act = MOTE_WISH_MXFP4};
+                                             .activation = s->activation,
+                                             .act = s->act};
 }
 
 static void layer_free(struct layer *l)
@@ -156,26 +160,28 @@ static void draw_rows(enum spread spread, int64_t n, float *x)
     }
 }
 
-static void quantised(const float *x, int64_t n, double *out)
+/* What products read of x: MXFP4, or nothing less than bf16 numbers, which it holds. */
+static void operands(enum mote_act_wish act, const float *x, int64_t n, double *out)
 {
-    for (int64_t b = 0; b < n; b += 32) {
+    for (int64_t i = 0; i < n; i++) out[i] = (double)x[i];
+    for (int64_t b = 0; act == MOTE_WISH_MXFP4 && b < n; b += 32) {
         int8_t q[32];
         double scale = mote_mxfp4_block(x + b, q);
         for (int i = 0; i < 32; i++) out[b + i] = scale * q[i];
     }
 }
 
-/* h of one row and expert, before it is quantised and after. */
+/* h of one row and expert, before it is an operand and after. */
 static void hidden_of(const struct layer *l, const double *x, int32_t e, double *right, double *h)
 {
     int64_t f = l->shape.n_ff;
     float *raw = new_floats(f);
     for (int64_t r = 0; r < f; r++) {
         double gate = product64_of(l, 0, e, r, x), up = product64_of(l, 1, e, r, x);
-        right[r] = gate / (1 + exp(-gate)) * up;
+        right[r] = activation64(&l->shape.activation, gate, up);
         raw[r] = (float)right[r];
     }
-    quantised(raw, f, h);
+    operands(l->shape.act, raw, f, h);
     free(raw);
 }
 
@@ -193,7 +199,7 @@ struct rows {
     int64_t n;
     float *x, *weights, *residual;
     int32_t *ids;
-    double *value; /* [n][d_model]: x as quantised */
+    double *value; /* [n][d_model]: x as products read it */
 };
 
 static void rows_make(struct rows *r, const struct shape *s, int64_t n, int32_t k, enum spread spread)
@@ -205,7 +211,9 @@ static void rows_make(struct rows *r, const struct shape *s, int64_t n, int32_t 
                        .ids = calloc((size_t)(n * k), sizeof(int32_t)),
                        .value = new_doubles(n * s->d_model)};
     draw_rows(spread, n * s->d_model, r->x);
-    quantised(r->x, n * s->d_model, r->value);
+    for (int64_t i = 0; s->act != MOTE_WISH_MXFP4 && i < n * s->d_model; i++)
+        r->x[i] = mote_bf16_f32(mote_f32_bf16(r->x[i]));
+    operands(s->act, r->x, n * s->d_model, r->value);
     draw_rows(UNIFORM, n * s->d_model, r->residual);
     for (int64_t i = 0; i < n; i++)
         for (int32_t j = 0; j < k; j++) { /* different experts; a third of the rows want expert 1 first */
@@ -251,11 +259,13 @@ static void run(struct mote_backend *backend, const struct mote_expert_set *set,
 
 /* 1 - 2 <x, y> / (<x, x> + <y, y>), of h by what it says of the products before its rounding (mxfp4_excess.h): some 1e-7 where those
  * are 1e-5 off. What is seen of a product is rounded to bf16, which is 1e-6 of it; sums of fp8 are some 3e-8 off (test_mx_large). */
-static const double product_limit = 1e-5, hidden_limit = 5e-7, block_limit = 1e-3;
-
 struct errors {
     double hidden, product, block;
 };
+static const struct errors mxfp4_limit = {5e-7, 1e-5, 1e-3};
+/* Of rows of bf16 precision: what is seen is rounded to bf16 or to two planes of fp8 (mx_act.cuh), h before that likewise:
+ * 1e-6 for every bf16, 3e-7 for planes, and sums of fp8 as above. */
+static const struct errors bf16_limit = {5e-6, 5e-6, 5e-6};
 
 static double larger(double a, double b)
 {
@@ -268,7 +278,7 @@ struct sample {
     const struct rows *r;
     const float *y; /* [rows][d_model] */
     int64_t step, n;
-    double *right; /* [n][n_ff]: h before it is quantised */
+    double *right; /* [n][n_ff]: h before it is an operand */
     float *seen;   /* [n][n_ff]: and after, as the device has it */
     double *want;  /* [n][d_model] */
     float *got;
@@ -329,7 +339,8 @@ static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n,
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
     run(backend, &l->set[COPY_ROW], &r, 1, ones, NULL, y);
     in_parallel(sample.n, sample_hidden, &sample);
-    double hidden = mxfp4_excess(sample.seen, sample.right, sample.n * f);
+    double hidden = s->act == MOTE_WISH_MXFP4 ? mxfp4_excess(sample.seen, sample.right, sample.n * f)
+                                              : difference(sample.seen, sample.right, sample.n * f);
     run(backend, &l->set[0], &r, 1, ones, NULL, y);
     in_parallel(sample.n, sample_down, &sample);
     double product = difference(sample.got, sample.want, sample.n * d);
@@ -343,7 +354,8 @@ static void check_rows(struct mote_backend *backend, struct layer *l, int64_t n,
     if (memcmp(y, again, (size_t)size * sizeof *y))
         report_failure(report, "%s, %lld rows: another run gives other bits", spread_name[spread],
                        (long long)n);
-    if (!(hidden <= hidden_limit) || !(product <= product_limit) || !(block <= block_limit))
+    const struct errors *limit = s->act == MOTE_WISH_MXFP4 ? &mxfp4_limit : &bf16_limit;
+    if (!(hidden <= limit->hidden) || !(product <= limit->product) || !(block <= limit->block))
         report_failure(report, "%d/%lld/%lld/%d %s, %lld rows: hidden %.1e, product %.1e, block %.1e",
                        s->n_expert, (long long)d, (long long)f, s->n_used, spread_name[spread], (long long)n,
                        hidden, product, block);
@@ -398,13 +410,18 @@ static void test_block(void **state)
 {
     (void)state;
     need_device();
-    static const struct shape shapes[] = {
-        {8, 2, 512, 256}, {6, 3, 1056, 160}, {4, 2, 512, 512}, {12, 2, 512, 96}};
+    static const struct shape shapes[] = {{8, 2, 512, 256, .act = MOTE_WISH_MXFP4},
+                                          {6, 3, 1056, 160, .act = MOTE_WISH_MXFP4},
+                                          {4, 2, 512, 512, .act = MOTE_WISH_MXFP4},
+                                          {12, 2, 512, 96, .act = MOTE_WISH_MXFP4},
+                                          {8, 2, 512, 256},
+                                          {6, 3, 1056, 160, .activation = {MOTE_ACTIVATION_SWIGLU_OAI, 7}},
+                                          {12, 2, 512, 96}};
     struct report report;
     report_begin(&report);
     mote_rng_seed(&rng, 51);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        if (quick() && i > 1) break;
+        if (quick() && i % 4 > 1) continue;
         struct trial trial = {shapes[i], {1, 3, 17, 90, 300, 700}, 700, 0, SPREADS};
         check_shape(&trial, &report);
     }
@@ -417,8 +434,11 @@ static void test_table(void **state)
     (void)state;
     need_device();
     if (quick()) skip();
-    static const struct trial trial = {
-        {40, 9, 7168, 512}, {1, 2, 7, 27, 106, 213, 426, 851, 3404}, 24, GAUSSIAN, GAUSSIAN + 1};
+    static const struct trial trial = {{40, 9, 7168, 512, .act = MOTE_WISH_MXFP4},
+                                       {1, 2, 7, 27, 106, 213, 426, 851, 3404},
+                                       24,
+                                       GAUSSIAN,
+                                       GAUSSIAN + 1};
     struct report report;
     report_begin(&report);
     mote_rng_seed(&rng, 52);
@@ -426,8 +446,28 @@ static void test_table(void **state)
     report_end(&report, "MXFP4 blocks of 7168 x 512");
 }
 
+/* gpt-oss's block with 8 of its 128 experts, activations as it has them: columns end inside a unit; as many pairs an expert as at 4,
+ * 16, 64, .. 1024 rows. */
+static void test_gpt_oss(void **state)
+{
+    (void)state;
+    need_device();
+    if (quick()) skip();
+    static const struct trial trial = {{8, 4, 2880, 2880, .activation = {MOTE_ACTIVATION_SWIGLU_OAI, 7}},
+                                       {1, 2, 4, 16, 63, 65},
+                                       12,
+                                       GAUSSIAN,
+                                       GAUSSIAN + 1};
+    struct report report;
+    report_begin(&report);
+    mote_rng_seed(&rng, 53);
+    check_shape(&trial, &report);
+    report_end(&report, "MXFP4 blocks of 2880 x 2880");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_table)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_table),
+                                       cmocka_unit_test(test_gpt_oss)};
     return cmocka_run_group_tests_name("cuda_mx", tests, NULL, NULL);
 }
