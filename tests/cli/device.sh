@@ -27,9 +27,14 @@ expect_code 2 "$mote" run -D cuda:7 -m "$model" -p a
 expect err "device 7" "there are 2"
 # The time of every launch, of short steps and of long ones, beside the whole; the experts drawn beforehand or by a router. (Needs NVRTC.)
 if ! "$mote" info --quick --json | grep -q '"nvrtc": 0'; then
-    expect_code 0 "$mote" bench moe -D cuda --shape 16/256/256/2 --type mxfp4 -M 1,4,100 -r 1 --kernels --csv --bandwidth 4200
+    moe="$mote bench moe -D cuda --shape 16/256/256/2 --type mxfp4 -r 1 --kernels"
+    expect_code 0 $moe --moe portable -M 1,4,100 --csv --bandwidth 4200
     expect out ",router=" "gate_up_one=" "gate_up_many=" "prefill_begin=" "prefill_sum="
-    expect_code 0 "$mote" bench moe -D cuda --shape 16/256/256/2 --type mxfp4 -M 1,100 -r 1 --kernels --routing uniform
+    expect_code 0 $moe --moe portable -M 1,100 --routing uniform
     expect out "16/256/256/2 uniform" "  input_rows" "  gate_up_one" "  prefill_down_64"
     ! grep -q "route" out || { cat out; exit 1; }
+    # Kernels of their own between few and many pairs an expert.
+    expect_code 0 $moe -M 1,3,100 --csv --bandwidth 4200
+    expect out "gate_up_one=" "gate_up_many=" "mx_begin=" "mx_large_gate_up=" "mx_large_down=" "mx_sum="
+    ! grep -q "mx_small" out || { cat out; exit 1; }
 fi
