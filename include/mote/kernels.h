@@ -120,7 +120,7 @@ struct mote_moe_options {
      *   "relu2"           max(u, 0)^2, there is no gate */
     const char *activation;
     float limit; /* 0: as above */
-    /* What the inputs of products become: "default" (also NULL): 8-bit integers (CPU) or 16-bit integers and halves (GPU),
+    /* What the inputs of products become: "default" (also NULL): 8-bit integers (CPU) or 16-bit integers, halves and the like (GPU),
      * whatever is fastest inside the format's error budget; "f32": no 8-bit ones; "mxfp4": 4-bit floats, 32 to a power
      * of two (mote_mxfp4_quantise), where the weights are MXFP4, else as default. */
     const char *act;
@@ -172,8 +172,9 @@ struct mote_moe_call {
  *
  * Numerics   weights decode exactly, inputs of products are what `act` says, sums are f32 (of integers: exact), over experts in
  *            the order of the slots; one rounding, to y_type. On a GPU more than 64 rows are multiplied as halves, and weights
- *            that are none are rounded to them; "mxfp4" on Hopper: operands are exact, and where experts have many rows each
- *            leaves one of bf16 to the sum. The same inputs give the same bits, in every run, with any number of threads.
+ *            that are none are rounded to them. MXFP4 weights on Hopper: operands of "mxfp4" are exact, by default those of
+ *            several rows have bf16's precision; each leaves one of bf16 to the sum, but for few of "mxfp4". The same inputs
+ *            give the same bits, in every run, with any number of threads.
  * Aliasing   y may be residual; beyond that y and workspace overlap nothing.
  * GPU        launches on `stream` and returns: no allocation, copy or synchronisation, so the call may stand inside a
  *            stream capture. What a graph recorded is read again by each replay: x, ids, weights and residual may change,
