@@ -152,7 +152,7 @@ static void test_mx_forward(void **state)
 }
 
 /* MXFP4 weights whose activations are not: those kernels, which read and write bf16 themselves, for steps between few and many
- * pairs an expert; of one row the portable ones, between edges. */
+ * pairs an expert; of one row the portable ones, between edges, and of any where scales of a row of weights lie too far apart. */
 static void test_mx_planes_forward(void **state)
 {
     (void)state;
@@ -167,12 +167,17 @@ static void test_mx_planes_forward(void **state)
     struct block b;
     block_make(&rng, &b, &recipes[MX_PLANES]);
     must(mote_device_open("cuda:0", 1, &device));
-    must(mote_moe_create(device, &b.options, &moe));
-    for (size_t k = 0; k < sizeof step / sizeof *step; k++) {
-        int n_launch = check_forward(moe, &b, step[k].n_row, k & 1, 0);
-        assert_int_equal(n_launch == 4, step[k].is_theirs); /* begin, gate and up, down, sum */
+    for (int is_wide = 0; is_wide < 2; is_wide++) {
+        if (is_wide) *(uint8_t *)b.plane[DOWN][1] = 60; /* of the first row's first block */
+        must(mote_moe_create(device, &b.options, &moe));
+        for (size_t k = 0; k < sizeof step / sizeof *step; k++) {
+            int n_launch = check_forward(moe, &b, step[k].n_row, k & 1, 0);
+            assert_int_equal(n_launch == 4, /* begin, gate and up, down, sum */
+                             step[k].is_theirs && !is_wide);
+        }
+        mote_moe_destroy(moe);
     }
-    mote_moe_destroy(moe), block_free(&b);
+    block_free(&b);
     mote_device_close(device);
     assert_nothing_left();
 }

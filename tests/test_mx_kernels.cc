@@ -113,9 +113,9 @@ static array<float> draw_units(int n_row, int n_col)
         for (int c = 0; c < n_col; c++) {
             float top = largest[(r * 5 + c / 128) % (int)(sizeof largest / sizeof *largest)];
             int below = (int)mote_rng_below(&rng, 24), bits = (int)mote_rng_below(&rng, 3) * 5 + 4; /* 4, 9, 14 bits behind the first */
-            double size = 1 + (double)mote_rng_below(&rng, (u64)1 << bits) * ldexp(1, -bits), v = ldexp(size, ilogb((double)top) - 1 - below);
-            if (top == 0 || mote_rng_below(&rng, 20) == 0) v = 0;
-            else if (c % 128 == 77) v = (double)top;
+            double size = 1 + (double)mote_rng_below(&rng, (u64)1 << bits) * ldexp(1, -bits);
+            double v = top > 0 && mote_rng_below(&rng, 20) ? ldexp(size, ilogb((double)top) - 1 - below) : 0;
+            if (c % 128 == 77) v = (double)top;
             x[(long)r * n_col + c] = (float)(c & 1 ? -v : v);
         }
     return x;
