@@ -11,15 +11,21 @@
 enum { BEGIN_BLOCK = 1024 };
 
 struct mx_rows {
-    int n_row, n_unit, n_plane;
+    int n_row, n_unit, n_plane, share; /* share: units that have a scale together; 0: each has four */
     array<i8> q;
     array<float> scale;
 
-    mx_rows(int rows, int n_col, int scales, int planes = 1)
-        : n_row(rows), n_unit((n_col + 127) / 128), n_plane(planes),
-          q((size_t)(rows * n_unit * planes * 128), 0x55), scale((size_t)(rows * n_unit * scales), NAN)
+    mx_rows(int rows, int n_col, int units, int planes = 1)
+        : n_row(rows), n_unit((n_col + 127) / 128), n_plane(planes), share(units),
+          q((size_t)(rows * n_unit * planes * 128), 0x55), scale((size_t)(rows * n_scale()), NAN)
     {
     }
+    static mx_rows small(int rows, int n_col) { return mx_rows(rows, n_col, 0); }
+    int n_scale() const { return share ? (n_unit + share - 1) / share : 4 * n_unit; }
+    unsigned blocks() const
+    {
+        return (unsigned)(n_row * ((n_unit + WARP_UNITS - 1) / WARP_UNITS) + 31) / 32;
+    } /* that quantise them */
     MxRows view() { return MxRows{q.at, scale.at}; }
     /* Of the small kernels' layout. */
     double value(int row, int c) const
@@ -43,7 +49,7 @@ struct mx_rows {
     {
         double v = 0;
         for (int p = 0; p < n_plane; p++) v += (double)mote_e4m3_f32(code(row, c, p));
-        return (double)scale[(long)row * n_unit + c / 128] * v;
+        return (double)scale[(long)row * n_scale() + c / 128 / share] * v;
     }
     bool operator==(const mx_rows &other) const
     {
@@ -64,24 +70,24 @@ static array<float> draw_rows(int n_row, int n_col, int spread)
     return x;
 }
 
-/* How far the sum of two planes may lie from x, in a unit whose largest magnitude is `top` (mx_act.cuh). */
+/* How far the sum of two planes may lie from x, where `top` is the largest magnitude of all that share a scale (mx_act.cuh). */
 static inline double planes_bound(double x, double top)
 {
     int e = top > 0x1p-119 ? ilogb(top) : -119;
     return x == 0 ? 0 : fmax(ldexp(1, ilogb(x) - 9), ldexp(1, e - 17));
 }
-/* The largest magnitude of the unit of column c. */
-template <class T> static double planes_top(const T *row, int n_col, int c)
+/* The largest magnitude of those that share a scale with column c. */
+template <class T> static double planes_top(const T *row, int n_col, int c, int share)
 {
     double top = 0;
-    for (int i = c / 128 * 128; i < c / 128 * 128 + 128 && i < n_col; i++)
+    for (int n = share * 128, i = c / n * n, end = i + n; i < end && i < n_col; i++)
         top = fmax(top, fabs((double)row[i]));
     return top;
 }
 
 /* large: of one plane, or of two and alone. */
 static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large,
-                     int *wide)
+                     int *wide, int stride = 0)
 {
     MxRows none = {}, to = large ? large->view() : none;
     bool is_planes = large && large->n_plane == 2;
@@ -92,8 +98,10 @@ static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *
                       wide,
                       n_row,
                       n_col,
-                      is_bf16};
-    launch((unsigned)(n_row * ((n_col + 127) / 128) + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
+                      stride ? stride : n_col,
+                      is_bf16,
+                      large && large->share > 1};
+    launch((small ? small : large)->blocks(), 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
 }
 
 #endif

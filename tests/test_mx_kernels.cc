@@ -45,9 +45,9 @@ enum { EXPERTS = 7, USED = 2, TOKENS = 17, N_PAIR = TOKENS * USED };
 
 /* ---- rows ---- */
 
-/* Small: bit for bit the rule's, zeros behind the last column. Large: the same numbers, unless a block is too far below its unit's
- * largest, which must be told. */
-static void test_rows(void **)
+/* Small: bit for bit the rule's, zeros behind the last column. Large: the same numbers, unless a block is too far below the largest of
+ * the units that share a scale, which must be told. */
+static void check_rows(int share)
 {
     enum { ROWS = 9 };
     for (int n_col : {32, 160, 640})
@@ -57,7 +57,7 @@ static void test_rows(void **)
                 array<u16> half(x.n);
                 for (long i = 0; i < (long)x.n; i++)
                     if (is_bf16) half[i] = mote_f32_bf16(x[i]), x[i] = mote_bf16_f32(half[i]);
-                mx_rows small(ROWS, n_col, 4), large(ROWS, n_col, 1);
+                mx_rows small = mx_rows::small(ROWS, n_col), large(ROWS, n_col, share);
                 int wide = 0, want_wide = 0;
                 quantise(is_bf16 ? (void *)half.at : x.at, is_bf16, ROWS, n_col, &small, &large, &wide);
                 for (int r = 0; r < ROWS; r++)
@@ -68,7 +68,7 @@ static void test_rows(void **)
                         assert_true(small.scale[((long)r * small.n_unit * 4 + b)] == unit);
                         assert_memory_equal(small.q.at + ((long)r * small.n_unit * 4 + b) * 32, q, 32);
                         for (int i = 0; i < 32; i++) most = fmaxf(most, fabsf(from[i]));
-                        for (int k = b / 4 * 4; b % 4 == 0 && k < b + 4; k++) {
+                        for (int k = b; b % (4 * share) == 0 && k < b + 4 * share; k++) {
                             float end = 0;
                             for (int i = 0; i < 32 && k * 32 < n_col; i++) end = fmaxf(end, fabsf(x[(long)r * n_col + k * 32 + i]));
                             int e = mote_mxfp4_exponent(end);
@@ -83,18 +83,23 @@ static void test_rows(void **)
                 assert_true(spread != 13 || !wide);
             }
 }
-
-/* Two planes of rows against the rows, bf16 numbers to the bit down to 2^-9 of their unit's largest. */
-static void check_planes(const float *x, int n_row, int n_col, bool is_bf16)
+static void test_rows(void **)
 {
-    mx_rows planes(n_row, n_col, 1, 2);
+    check_rows(1);
+    check_rows(MX_SPAN);
+}
+
+/* Two planes of rows against the rows, bf16 numbers to the bit down to 2^-9 of the largest that they share a scale with. */
+static void check_planes(const float *x, int n_row, int n_col, bool is_bf16, int share)
+{
+    mx_rows planes(n_row, n_col, share, 2);
     array<u16> half((size_t)(n_row * n_col));
     for (long i = 0; i < (long)half.n; i++) half[i] = mote_f32_bf16(x[i]);
     quantise(is_bf16 ? (const void *)half.at : x, is_bf16, n_row, n_col, NULL, &planes, NULL);
     for (int r = 0; r < n_row; r++)
         for (int c = 0; c < planes.n_unit * 128; c++) {
             const float *row = x + (long)r * n_col;
-            double v = c < n_col ? (double)row[c] : 0, top = planes_top(row, n_col, c), got = planes.large_value(r, c),
+            double v = c < n_col ? (double)row[c] : 0, top = planes_top(row, n_col, c, share), got = planes.large_value(r, c),
                    bound = planes_bound(v, top);
             bool is_exact = is_bf16 && top >= 0x1p-119 && fabs(v) >= ldexp(1, ilogb(top) - 9);
             if (!(fabs(got - v) <= (is_exact ? 0 : bound)))
@@ -129,9 +134,9 @@ static void test_planes(void **)
             for (bool is_bf16 : {false, true}) {
                 array<float> x = draw_rows(ROWS, n_col, spread);
                 for (long i = 0; is_bf16 && i < (long)x.n; i++) x[i] = mote_bf16_f32(mote_f32_bf16(x[i]));
-                check_planes(x.at, ROWS, n_col, is_bf16);
+                for (int share : {1, (int)MX_PLANES_SPAN}) check_planes(x.at, ROWS, n_col, is_bf16, share);
             }
-        check_planes(draw_units(ROWS, n_col).at, ROWS, n_col, false);
+        for (int share : {1, (int)MX_PLANES_SPAN}) check_planes(draw_units(ROWS, n_col).at, ROWS, n_col, false, share);
     }
 }
 
@@ -141,7 +146,7 @@ static void test_no_number(void **)
     for (float bad : {NAN, INFINITY, -INFINITY}) {
         array<float> x = draw_rows(2, 256, 3);
         x[256 + 70] = bad;
-        mx_rows small(2, 256, 4), large(2, 256, 1), planes(2, 256, 1, 2);
+        mx_rows small = mx_rows::small(2, 256), large(2, 256, 1), planes(2, 256, 1, 2);
         int wide = 0;
         quantise(x.at, 0, 2, 256, &small, &large, &wide);
         quantise(x.at, 0, 2, 256, NULL, &planes, NULL);
@@ -222,11 +227,11 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     const int width = is_rest ? LARGE_WIDTH : SMALL_WIDTH;
     static const int wide[EXPERTS] = {1, 0, 1, 0, 0, 1, 0};
     result to = {array<int>(N_PAIR), array<int>(N_PAIR), array<int4>(N_PAIR / 8 + EXPERTS), -1, all_wide,
-                 mx_rows(TOKENS, K::d_model, 4), mx_rows(N_PAIR, K::n_ff, 4), array<float>((size_t)(N_PAIR * K::d_model), -77)};
+                 mx_rows::small(TOKENS, K::d_model), mx_rows::small(N_PAIR, K::n_ff), array<float>((size_t)(N_PAIR * K::d_model), -77)};
     mote_step_fault fault = {};
-    MxQuantise quantise = {x.at, to.x.view(), {}, {}, NULL, TOKENS, K::d_model, 0};
+    MxQuantise quantise = {x.at, to.x.view(), {}, {}, NULL, TOKENS, K::d_model, K::d_model, 0, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
-    launch(1 + (unsigned)(TOKENS * to.x.n_unit + 127) / 128, 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
+    launch(1 + to.x.blocks(), 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
     MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1, 1};
     typename K::up_job up = {list, to.x.view(), to.h.view()};
     typename K::down_job down = {list, to.h.view(), to.flat.at, is_rest};

@@ -70,7 +70,7 @@ static sorted sort(const array<int> &ids, const sizes &s, const int *wide, mote_
     return to;
 }
 
-/* Experts rising, pairs of one in their order, a piece ended by `width` pairs or the expert. */
+/* Experts rising, pairs of one in their order, in as few pieces as hold up to `width`, none more than one pair ahead of the average. */
 static sorted wanted(const array<int> &ids, const sizes &s, const int *wide)
 {
     array<int> none((size_t)s.n_pair, -1);
@@ -85,9 +85,10 @@ static sorted wanted(const array<int> &ids, const sizes &s, const int *wide)
             to.place[p] = next;
             to.row_of[next++] = p / s.n_used;
         }
-        for (; first < next; first += s.width)
-            to.piece[to.n_piece++] =
-                int4{e, first, next - first < s.width ? next - first : s.width, wide ? wide[e] : 0};
+        int n = next - first, each = 1;
+        while ((n + each - 1) / each > (n + s.width - 1) / s.width) each++;
+        for (; first < next; first += each)
+            to.piece[to.n_piece++] = int4{e, first, next - first < each ? next - first : each, wide ? wide[e] : 0};
     }
     return to;
 }

@@ -12,6 +12,8 @@
  */
 #include "backend/cuda_pairs.h"
 
+#include <math.h>
+
 /* ---- what the kernels are called with, as they declare it ---- */
 
 struct mx_rows {
@@ -22,7 +24,7 @@ struct quantise_job {
     const void *x;
     struct mx_rows small, large, planes;
     int32_t *wide;
-    int n_row, n_col, is_bf16;
+    int n_row, n_col, stride, is_bf16, spans;
 };
 struct mx_list {
     struct {
@@ -47,7 +49,7 @@ struct large_gate_up_job {
     struct mx_list list;
     const uint8_t *base;
     struct mx_rows x, h;
-    float *hidden;
+    void *hidden;
 };
 struct large_down_job {
     struct mx_list list;
@@ -73,19 +75,26 @@ static const struct cuda_text small_text = {
 static const struct cuda_text large_text = {
     .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
 
-static const int large_width[2] = {64, 224},
-                 large_block[2] = {640, 384}; /* threads of mx_large.cu by WIDTH */
+/* Most pairs of a piece of the large kernels, by planes, narrow and wide; their threads. */
+static const int large_width[2][2] = {{64, 112}, {64, 96}}, large_block[2] = {640, 512};
 
-/* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces (H200, 385/7168/512/9: at
- * 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1120 us by narrow pieces, 1281 by wide ones, at 96 2223 and
- * 1894). */
-static const double large_from = 0.5, wide_from = 72;
-/* The same of two planes, which are faster than the portable kernels between: not measured yet. */
-static const double planes_from = 0.5, planes_to = 72;
+/* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces, on an H200. 385/7168/512/9, MXFP4
+ * activations: at 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1045 us by narrow pieces, 1083 by wide ones, at
+ * 96 2223 (an older build) and 1550. Two planes: at 48 pairs 1360 and 1496, at 64 (128/2880/2880/4) 1392 and 1190. */
+static const double large_from = 0.5, wide_from = 56;
+/* Two planes are faster than the portable kernels from so many pairs on, or from so many bytes of weights on that a step reads (of as many
+ * experts as routing without favourites would choose): 128/2048/768/8 at 1 pair, 210 MB: 81.8 us by portable kernels, 83.2;
+ * 385/7168/512/9 at 0.09, 205 MB: 98.5, 100; at 0.37, 709 MB: 276, 223; 128/2880/2880/4 at 0.12, 200 MB: 86.3, 85.1. */
+static const double planes_from = 1, planes_from_bytes = 210e6;
 /* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
 enum { FEW_PAIRS = 512 };
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
-enum { BEGIN_BLOCK = 1024, BEGIN_UNITS = 128 }; /* threads, and units that they quantise (mx_step.cu) */
+enum {
+    FOUR_UNITS = 4 * UNIT,
+    BEGIN_BLOCK = 1024,
+    BEGIN_FOURS = 32
+}; /* threads, and how often four units of a row
+                                                                          they quantise (mx_step.cu) */
 
 /* ---- scratch ---- */
 
@@ -93,8 +102,10 @@ struct scratch {
     struct mx_rows x,
         large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
     struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
-    float *hidden;             /* [pairs][n_ff]: large_h of wide pieces, before it is quantised */
-    void *flat;                /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
+    void *
+        hidden; /* of wide pieces large_h before it is quantised: [pairs][n_ff] f32, where flat will lie; of two planes
+                   * [pairs][n_ff to 128] bf16, where large_h will */
+    void *flat; /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
     struct cuda_pairs pairs;
     int32_t *wide; /* is any row? */
 };
@@ -112,10 +123,11 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->h.scale = cuda_cut(base, &total, small_pair, ff / 32 * sizeof(float));
     s->large_h.q = cuda_cut(base, &total, pair, ff * (size_t)planes);
     s->large_h.scale = cuda_cut(base, &total, pair, ff / UNIT * sizeof(float));
-    s->hidden = cuda_cut(base, &total, small_pair, (size_t)l->n_ff * sizeof(float));
     size_t few = pair < FEW_PAIRS ? pair : FEW_PAIRS, halves = pair > 2 * few ? pair : 2 * few;
-    s->flat = cuda_cut(base, &total, halves, (size_t)l->d_model * sizeof(uint16_t));
-    s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, planes == 1 ? SMALL_WIDTH : large_width[0]);
+    size_t flat_row = (size_t)l->d_model * sizeof(uint16_t), hidden_row = (size_t)l->n_ff * sizeof(float);
+    s->flat = cuda_cut(base, &total, halves, planes == 1 && hidden_row > flat_row ? hidden_row : flat_row);
+    s->hidden = planes == 1 ? s->flat : s->large_h.q;
+    s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, planes == 1 ? SMALL_WIDTH : large_width[1][0]);
     s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
     return total;
 }
@@ -158,11 +170,11 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
         TRY(mote_cuda_program(cuda, &small_text, &e->mx_small,
                               "W0=%s D_MODEL=%lld N_FF=%lld MX_SHARED=%zu %s", text, (long long)e->d_model,
                               (long long)e->n_ff, cuda->info->shared_bytes, activation));
-    for (int wide = 0; wide < (planes == 1 ? 2 : 1) && e->first == CUDA_GATE; wide++)
+    for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
         TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
                               "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d PLANES=%d MX_SHARED=%zu %s", text,
-                              (long long)e->d_model, (long long)e->n_ff, large_width[wide], planes,
-                              cuda->info->shared_bytes, activation));
+                              (long long)e->d_model, (long long)e->n_ff, large_width[planes - 1][wide],
+                              planes, cuda->info->shared_bytes, activation));
     e->mx_planes = planes;
     return MOTE_OK;
 }
@@ -183,6 +195,19 @@ static double mean_pairs(const struct cuda_experts *e, const struct mote_moe *jo
     return (double)(job->n_row * job->n_used) / e->n_expert;
 }
 
+/* Bytes of weights that a step reads, likewise. */
+static double read_bytes(const struct cuda_experts *e, const struct mote_moe *job)
+{
+    double rest = pow(1 - (double)job->n_used / e->n_expert, (double)job->n_row),
+           rows = 0; /* rest: chosen by nobody */
+    for (int p = e->first; p < CUDA_PROJECTIONS; p++) {
+        int is_down = p == CUDA_DOWN;
+        rows += (double)mote_tile_bytes(&e->kind[p], is_down ? e->n_ff : e->d_model) / MOTE_TILE_ROWS *
+                (double)(is_down ? e->d_model : e->n_ff);
+    }
+    return (1 - rest) * e->n_expert * rows;
+}
+
 int mote_cuda_mx_takes(const struct mote_moe *job)
 {
     if (!job->n_used || job->shared || job->hidden) return 0;
@@ -190,8 +215,7 @@ int mote_cuda_mx_takes(const struct mote_moe *job)
     if (!takes_rows(e, job->n_row, job->n_used, job->x_type, job->y_type)) return 0;
     if (e->mx_planes == 1)
         return !job->route || job->n_row > 1; /* or kernels choose its experts (cuda_moe.c) */
-    double mean = mean_pairs(e, job);
-    return job->n_row > 1 && mean >= planes_from && mean < planes_to;
+    return job->n_row > 1 && (mean_pairs(e, job) >= planes_from || read_bytes(e, job) >= planes_from_bytes);
 }
 
 int mote_cuda_mx_takes_all(const struct mote_backend_limits *l)
@@ -215,7 +239,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     unsigned n_sm = (unsigned)cuda->info->n_sm;
     double mean = mean_pairs(e, job);
     int is_large = !has_small || (e->first == CUDA_GATE && mean >= large_from),
-        wide = has_small && mean >= wide_from, width = is_large ? large_width[wide] : SMALL_WIDTH,
+        wide = is_large && mean >= wide_from,
+        width = is_large ? large_width[e->mx_planes - 1][wide] : SMALL_WIDTH,
         is_flat_bf16 = is_large || n_pair > FEW_PAIRS;
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
@@ -225,13 +250,15 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .wide = s.wide,
                                     .n_row = (int)job->n_row,
                                     .n_col = (int)job->d_model,
-                                    .is_bf16 = job->x_type == MOTE_BF16};
+                                    .stride = (int)job->d_model,
+                                    .is_bf16 = job->x_type == MOTE_BF16,
+                                    .spans = wide};
     if (has_small && is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};
-    int64_t units = job->n_row * (int64_t)(cuda_padded(job->d_model) / UNIT);
+    int64_t fours = job->n_row * (int64_t)cuda_ceil_div(job->d_model, FOUR_UNITS);
     TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN,
-                      (unsigned)sort.n_part + cuda_ceil_div(units, BEGIN_UNITS), 1, 1, BEGIN_BLOCK,
+                      (unsigned)sort.n_part + cuda_ceil_div(fours, BEGIN_FOURS), 1, 1, BEGIN_BLOCK,
                       cuda_sort_shared(&sort), begin_args));
     struct mx_list list = {.pieces = {e->slot, s.pairs.piece, s.pairs.n_piece, s.pairs.row_of, n_pair},
                            .wide = s.wide,
@@ -243,15 +270,23 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     if (is_large) {
         unsigned block = (unsigned)large_block[wide];
         struct large_gate_up_job up = {list, e->base, s.large_x, s.large_h, s.hidden};
-        struct quantise_job hidden = {
-            .x = s.hidden, .large = s.large_h, .wide = s.wide, .n_row = n_pair, .n_col = (int)e->n_ff};
+        struct quantise_job hidden = {.x = s.hidden,
+                                      .large = has_small ? s.large_h : none,
+                                      .planes = has_small ? none : s.large_h,
+                                      .wide = s.wide,
+                                      .n_row = n_pair,
+                                      .n_col = (int)e->n_ff,
+                                      .stride = (int)(has_small ? (size_t)e->n_ff : cuda_padded(e->n_ff)),
+                                      .is_bf16 = !has_small,
+                                      .spans = 1};
         struct large_down_job down = {list, e->base, s.large_h, s.flat};
         void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
         if (wide) /* narrow pieces are quantised where they are made */
-            TRY(mote_cuda_run(cuda, cuda->mx_program, QUANTISE,
-                              cuda_ceil_div(n_pair * (int64_t)(cuda_padded(e->n_ff) / UNIT), BEGIN_UNITS), 1,
-                              1, BEGIN_BLOCK, 0, hidden_args));
+            TRY(mote_cuda_run(
+                cuda, cuda->mx_program, QUANTISE,
+                cuda_ceil_div(n_pair * (int64_t)cuda_ceil_div(e->n_ff, FOUR_UNITS), BEGIN_FOURS), 1, 1,
+                BEGIN_BLOCK, 0, hidden_args));
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     if (has_small) {

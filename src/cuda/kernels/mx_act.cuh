@@ -1,10 +1,11 @@
 // mx_act.cuh: rows of activations as the MXFP4 kernels of sm_90 (mx_small.cu, mx_large.cu) read them.
 //
 //   small   q [row][unit][4 blocks][32] s8: twice the e2m1 value; scale [row][unit][4]: what one of q stands for
-//   large   q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the unit's largest; column
-//           8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit]: the unit's
+//   large   q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the largest of all that share a
+//           scale; column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit], or for wide pieces, where spans
+//           of MX_SPAN units share one, [row][span]
 //   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns and scale as
-//           large has them
+//           large has them, spans being of MX_PLANES_SPAN units
 //
 // Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN; so has a unit of large, of planes.
 //
@@ -12,6 +13,8 @@
 #ifndef MX_ACT_CUH
 #define MX_ACT_CUH
 #include "mxfp4.cuh"
+
+constexpr int MX_SPAN = 4, MX_PLANES_SPAN = 2;
 
 struct MxRows {
     i8 *q;
@@ -27,7 +30,7 @@ MOTE_FN void mx_put_block(float x, const MxRows &rows, size_t row, int n_unit, i
     if (lane == 0) rows.scale[at] = mxfp4_scale(e) * 0.5f;
 }
 
-// How far below a unit's largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
+// How far below the largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
 constexpr int MX_TOP = 6, MX_WINDOW = 14;
 
 #ifdef __CUDACC__
@@ -86,17 +89,18 @@ template <int N> struct MxColumns {
         for (int i = 0; i < N / 4; i++) *(u32 *)(rows.q + at * 128 + part * N + 4 * i) = e == MXFP4_NO_NUMBER ? 0 : twice(i);
         if (part % BLOCK == 0) rows.scale[at * 4 + part / BLOCK] = mxfp4_scale(e) * 0.5f;
     }
-    // The largest exponent of the unit.
-    MOTE_FN int top() const
+    // The largest exponent of UNITS neighbouring units.
+    template <int UNITS> MOTE_FN int top() const
     {
         int v = e;
         MOTE_UNROLL
-        for (int i = BLOCK; i < UNIT; i *= 2) v = max(v, __shfl_xor_sync(~0u, v, i));
+        for (int i = BLOCK; i < UNITS * UNIT; i *= 2) v = max(v, __shfl_xor_sync(~0u, v, i));
         return v;
     }
     // Whether the block lies below what e4m3 holds beside the largest.
     MOTE_FN bool is_wide(int top) const { return top != MXFP4_NO_NUMBER && most > 0 && top - e > MX_WINDOW; }
-    MOTE_FN void put_large(const MxRows &rows, size_t at, int part, int top) const
+    // scale_at: likewise of all scales, by lanes that are to write it.
+    MOTE_FN void put_large(const MxRows &rows, size_t at, int part, int top, size_t scale_at, bool writes_scale) const
     {
         bool is_number = top != MXFP4_NO_NUMBER;
         float up = is_number ? bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23) : 0;
@@ -105,20 +109,20 @@ template <int N> struct MxColumns {
             u32 four = pack_e4m3x4(v[4 * i] * up, v[4 * i + 1] * up, v[4 * i + 2] * up, v[4 * i + 3] * up);
             *(u32 *)(rows.q + at * 128 + mx_position(part * N + 4 * i)) = is_number ? four : 0;
         }
-        if (part == 0) rows.scale[at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
+        if (writes_scale) rows.scale[scale_at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
     }
 };
 
 // N neighbouring columns of a unit as two e4m3 numbers each, in a lane; the unit by neighbouring lanes.
 //
-// With v = x times the power of two that brings the unit's largest magnitude into [128, 256): the first is the nearest to v, the second
+// With v = x times the power of two that brings the largest magnitude of all that share a scale into [128, 256): the first is the nearest to v, the second
 // the nearest to what is left, and ties go to even. For |v| in [2^e, 2^(e + 1)) at most 2^(e - 4) is left, so their sum is v but for at most
-// max(2^(e - 9), 2^-10): a bf16 number is exact from e = -2 on, 2^-9 of the unit's largest and more; any number is off by at most
+// max(2^(e - 9), 2^-10): a bf16 number is exact from e = -2 on, 2^-9 of that largest and more; any number is off by at most
 // 2^-9 of itself, or 2^-17 of the largest. (A largest below 2^-119 counts as 2^-119, so that powers and scales are normal floats.)
 constexpr int MX_PLANES_TOP = 7, MX_PLANES_LEAST = 127 - 119;
 
-template <int N> struct MxPlanes {
-    static constexpr int UNIT = 128 / N; // lanes
+template <int N, int UNITS> struct MxPlanes {
+    static constexpr int SHARE = UNITS * 128 / N; // lanes that share a scale
     float v[N], scale;
     bool is_number;
 
@@ -128,7 +132,7 @@ template <int N> struct MxPlanes {
         MOTE_UNROLL
         for (int i = 0; i < N; i++) most = max(most, float_bits(x[i]) & 0x7FFFFFFF);
         MOTE_UNROLL
-        for (int i = 1; i < UNIT; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
+        for (int i = 1; i < SHARE; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
         int e = max((int)(most >> 23), MX_PLANES_LEAST);
         is_number = e < 255;
         scale = bits_float(is_number ? (u32)(e - MX_PLANES_TOP) << 23 : 0x7FC00000u);
@@ -137,7 +141,7 @@ template <int N> struct MxPlanes {
         for (int i = 0; i < N; i++) v[i] = is_number ? x[i] * up : 0;
     }
     // at: which of all rows' units; part: the lane's place in it.
-    MOTE_FN void put(const MxRows &rows, size_t at, int part) const
+    MOTE_FN void put(const MxRows &rows, size_t at, int part, size_t scale_at, bool writes_scale) const
     {
         MOTE_UNROLL
         for (int i = 0; i < N / 4; i++) {
@@ -147,7 +151,7 @@ template <int N> struct MxPlanes {
             i8 *to = rows.q + at * 256 + mx_position(part * N + 4 * i);
             *(u32 *)to = first, *(u32 *)(to + 128) = pack_e4m3x4(of[0] - near.x, of[1] - near.y, of[2] - near.z, of[3] - near.w);
         }
-        if (part == 0) rows.scale[at] = scale;
+        if (writes_scale) rows.scale[scale_at] = scale;
     }
 };
 

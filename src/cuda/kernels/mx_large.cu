@@ -7,13 +7,12 @@
 //
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
 // stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
-// apart costs as many instructions for 8 tokens as for 224, and is what there is least room for: where experts have many tokens,
-// two groups take up to 224 of them in two parts, one multiplying while the other makes operands; where they have few, four
-// groups hide each other's latencies. The fp8 accumulator keeps about 14 bits, so a unit's products are added up in f32 with the
-// tokens' scale.
+// apart costs as many instructions for 8 tokens as for 112: where experts have many, three groups take up to 112 of them; where
+// they have few, four groups up to 64, which keeps more bytes of weights on their way. The fp8 accumulator keeps about 14 bits, so
+// products are added up in f32 with the tokens' scale: those of a unit, or where tokens are many, of the span of units that shares it.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
-// of a piece, 64 or 224; PLANES, e4m3 numbers of an activation, 1 or, with narrow pieces alone, 2; MX_SHARED.
+// of a piece, 64 or 112; PLANES, e4m3 numbers of an activation, 1 or 2; MX_SHARED.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
@@ -21,11 +20,13 @@
 #include "tile.cuh"
 
 constexpr int FILLERS = 128, GROUP = 128; // threads
-constexpr int GROUPS = WIDTH == 64 ? 4 : 2, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
+constexpr bool IS_WIDE = WIDTH != 64;
+constexpr int GROUPS = IS_WIDE ? 3 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
+constexpr int SPAN = !IS_WIDE ? 1 : PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN; // units that share a scale
 constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernels'
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
-constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
+constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 767) / 768 * 768; // of an expert: rows of gate, of up, of down in whole blocks
 
 // A piece's tokens are multiplied in parts of N.
 template <int PARTS, int N> struct Tokens {
@@ -33,11 +34,11 @@ template <int PARTS, int N> struct Tokens {
 };
 // run(tokens): as few as hold `count` tokens, of what there are kernels for. Two parts where sums in registers leave no room for
 // more products than half of them.
-constexpr int next_fewer(int all) { return WIDTH == 64 ? (all <= 32 ? all - 8 : all - 16) : (all <= 64 ? all - 16 : all - 32); }
+constexpr int next_fewer(int all) { return !IS_WIDE && all <= 32 ? all - 8 : all - 16; }
 template <int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run run)
 {
-    constexpr int FEWER = next_fewer(ALL), PARTS = WIDTH == 64 && ALL <= 32 ? 1 : 2;
-    if constexpr (FEWER >= (WIDTH == 64 ? 8 : 32)) {
+    constexpr int FEWER = next_fewer(ALL), PARTS = IS_WIDE || ALL <= 32 ? 1 : 2;
+    if constexpr (FEWER > 0) {
         if (count <= FEWER) return with_tokens<FEWER>(count, run);
     }
     run(Tokens<PARTS, ALL / PARTS>());
@@ -50,7 +51,6 @@ struct Stage {
                          BYTES = (SCALE + (WIDTH + 16) * 4 + 1023) / 1024 * 1024;
 };
 static_assert(Stage::CODE % 512 == 0, "lane 0 is told by it");
-static_assert(PLANES == 1 || (PLANES == 2 && WIDTH == 64), "wide pieces quantise h apart");
 // Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
 constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16, DOWN_ROW = 64 + 8;
 constexpr int OUT_UP = UP_SLICE * UP_ROW * 4, OUT_DOWN = GROUPS * 2 * DOWN_SLICE * DOWN_ROW * 2, OUT_BYTES = OUT_UP > OUT_DOWN ? OUT_UP : OUT_DOWN;
@@ -80,7 +80,7 @@ struct MxLargeGateUp {
     const u8 *base; // [n_expert][BASE_BYTES]
     MxRows x;       // [rows]
     MxRows h;       // [n_pair], or
-    float *hidden;  // [n_pair][N_FF]: still to be quantised (mx_step.cu)
+    void *hidden;   // [n_pair][N_FF] f32, of two planes [n_pair][FF_PAD] bf16: still to be quantised (mx_step.cu)
 };
 struct MxLargeDown {
     MxList list;
@@ -106,17 +106,18 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
 {
     using S = Stage;
     constexpr int TOKENS = Count::all, HALF = TILES / 2, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
+    constexpr int N_SPAN = (T::UNITS + SPAN - 1) / SPAN;
     int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
     u32 token[EACH], scale[SCALES], at_scale[SCALES];
     MOTE_UNROLL
     for (int i = 0; i < EACH; i++) token[i] = opaque((u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * PLANES * 128) + chunk * 16);
     MOTE_UNROLL
     for (int i = 0; i < SCALES; i++) {
-        scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (T::UNITS * 4));
+        scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (N_SPAN * 4));
         at_scale[i] = opaque(S::SCALE + scale_place<Count>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
     }
     const u8 *q = (const u8 *)rows.q, *factor = (const u8 *)rows.scale, *code[2];
-    const u8 *item = (thread / 4 & HALF ? record[1] : record[0]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+    const u8 *item = (thread / 4 < HALF ? record[0] : record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
     MOTE_UNROLL
     for (int i = 0; i < 2; i++) code[i] = record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
     u32 at_code = opaque(S::CODE + thread * 16), at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
@@ -130,13 +131,16 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
         if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item);
         else if (unit == 0 && thread < TILES * 5) {
             int at = thread - TILES * 4;
-            stage_copy(to + S::BASE + at * 16, (at & HALF ? base[1] : base[0]) + at % HALF * 16);
+            stage_copy(to + S::BASE + at * 16, (at < HALF ? base[0] : base[1]) + at % HALF * 16);
         }
         MOTE_UNROLL
         for (int i = 0; i < PLANES * EACH; i++) stage_copy(to + at_token + i / EACH * S::PLANE + i % EACH * 2048, q + token[i % EACH] + i / EACH * 128);
-        MOTE_UNROLL
-        for (int i = 0; i < SCALES; i++) stage_copy4(to + at_scale[i], factor + scale[i]);
-        code[0] += 1024, code[1] += 1024, item += 64, q += PLANES * 128, factor += 4;
+        if (SPAN == 1 || unit % SPAN == SPAN - 1 || unit == T::UNITS - 1) {
+            MOTE_UNROLL
+            for (int i = 0; i < SCALES; i++) stage_copy4(to + at_scale[i], factor + scale[i]);
+            factor += 4;
+        }
+        code[0] += 1024, code[1] += 1024, item += 64, q += PLANES * 128;
         filled.add();
     }
 }
@@ -169,11 +173,11 @@ struct Codes {
 };
 
 // The last plane first: its products are small, and sums keep more of them before the others are there.
-template <int N> MOTE_FN void multiply(float (&part)[N / 2], const u32 (&a)[4][4], u32 b)
+template <int N> MOTE_FN void multiply(float (&part)[N / 2], const u32 (&a)[4][4], u32 b, bool fresh)
 {
     products_begin();
     MOTE_UNROLL
-    for (int s = 0; s < 4 * PLANES; s++) WgmmaE4M3<N>::add(part, a[s % 4], b + (PLANES - 1 - s / 4) * (Stage::PLANE / 16) + 2 * (s % 4), s == 0);
+    for (int s = 0; s < 4 * PLANES; s++) WgmmaE4M3<N>::add(part, a[s % 4], b + (PLANES - 1 - s / 4) * (Stage::PLANE / 16) + 2 * (s % 4), fresh && s == 0);
     products_end();
 }
 
@@ -248,7 +252,7 @@ template <int PARTS, int N> MOTE_FN void multiply_unit(float (&acc)[PARTS][N / 2
     for (int p = 0; p < PARTS; p++) {
         Scales<0, SOON> soon;
         Scales<SOON, N / 8> late;
-        multiply<N>(part, operands.a, b + p * N * 8);
+        multiply<N>(part, operands.a, b + p * N * 8, true);
         soon.load(at + p * (Tokens<PARTS, N>::scales * 4));
         if (p == 0 && more) operands.enter(ring, is_next_first);
         products_wait<0>();
@@ -259,15 +263,49 @@ template <int PARTS, int N> MOTE_FN void multiply_unit(float (&acc)[PARTS][N / 2
     if (more) operands.make();
     operands.release(empty);
 }
+// The ring's next unit, one of a span's: part = (fresh) or += its products; where it is the span's last, their sums leave for acc. So a
+// warp has fewer sums to add up, but waits for its own product before it makes the next operands.
+template <bool FRESH, bool IS_LAST, int N> MOTE_FN void multiply_in_span(float (&acc)[N / 2], float (&part)[N / 2], Ring &ring, Operands &operands, bool more)
+{
+    u32 b = ring.stage() >> 4 | 1u << 16, at = ring.stage() + operands.at_scale, empty = ring.empty();
+    ring.next();
+    multiply<N>(part, operands.a, b, FRESH);
+    if (more) operands.enter(ring, false);
+    products_wait<0>();
+    if (IS_LAST) {
+        Scales<0, N / 8> scales;
+        scales.load(at);
+        scales.add(acc, part);
+    }
+    operands.release(empty);
+    if (more) operands.make();
+}
+template <class T, int N> MOTE_FN void multiply_spans(float (&acc)[N / 2], Ring &ring, Operands &operands)
+{
+    float part[N / 2];
+    MOTE_ROLLED
+    for (int left = T::UNITS; left > 0; left -= SPAN) {
+        if (left == 1) {
+            multiply_in_span<true, true, N>(acc, part, ring, operands, false);
+            break;
+        }
+        multiply_in_span<true, false, N>(acc, part, ring, operands, true);
+        MOTE_ROLLED
+        for (int i = min(left, SPAN); i > 2; i--) multiply_in_span<false, false, N>(acc, part, ring, operands, true);
+        multiply_in_span<false, true, N>(acc, part, ring, operands, left > SPAN);
+    }
+}
 // All units of an item. AHEAD: and the next item's first operands, if it goes on.
 template <class T, bool AHEAD, int PARTS, int N>
 MOTE_FN void multiply_units(float (&acc)[PARTS][N / 2], Ring &ring, Operands &operands, bool goes_on)
 {
     MOTE_UNROLL
     for (int i = 0; i < PARTS * (N / 2); i++) acc[i / (N / 2)][i % (N / 2)] = 0;
-    MOTE_ROLLED
-    for (int unit = 0; unit < T::UNITS - AHEAD; unit++) multiply_unit<PARTS, N>(acc, ring, operands, AHEAD || unit + 1 < T::UNITS, false);
-    if (AHEAD) multiply_unit<PARTS, N>(acc, ring, operands, goes_on, true); // apart: the others' loop is shorter without its conditions
+    if constexpr (SPAN == 1) {
+        MOTE_ROLLED
+        for (int unit = 0; unit < T::UNITS - AHEAD; unit++) multiply_unit<PARTS, N>(acc, ring, operands, AHEAD || unit + 1 < T::UNITS, false);
+        if (AHEAD) multiply_unit<PARTS, N>(acc, ring, operands, goes_on, true); // apart: the others' loop is shorter without its conditions
+    } else multiply_spans<T, N>(acc[0], ring, operands);
 }
 MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r & 255) + MX_BASE_SHIFT) << 23); }
 
@@ -276,8 +314,8 @@ MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r &
 // Registers of the roles; 64 K together, and no more than what the block began with.
 MOTE_FN void set_registers(bool fills)
 {
-    if (fills) fewer_registers<WIDTH == 64 ? 32 : 40>();
-    else more_registers<WIDTH == 64 ? 112 : 232>();
+    if (fills) fewer_registers<IS_WIDE ? 56 : 32>();
+    else more_registers<IS_WIDE ? 152 : 112>();
 }
 
 // An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the small
@@ -329,7 +367,7 @@ MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave l
 
 // ---- gate and up ----
 
-constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes
+constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = (N_FF + HIDDEN - 1) / HIDDEN; // columns of h that a block makes
 constexpr bool QUANTISES = HIDDEN == 128;                     // a unit: four columns a lane
 
 template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)
@@ -365,15 +403,18 @@ template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, 
             for (int i = 0; i < 4; i++) h[i] = is_there ? h[i] : 0;
             size_t at = pair * (FF_PAD / 128) + first_column / 128;
             if constexpr (PLANES == 2) {
-                MxPlanes<4> planes(h);
-                if (is_token) planes.put(job.h, at, c / 4);
+                MxPlanes<4, 1> planes(h);
+                if (is_token) planes.put(job.h, at, c / 4, at, c == 0);
             } else {
                 MxColumns<4> columns(h);
-                int top = columns.top();
-                if (is_token) columns.put_large(job.h, at, c / 4, top);
+                int top = columns.top<1>();
+                if (is_token) columns.put_large(job.h, at, c / 4, top, at, c == 0);
                 if (is_token && columns.is_wide(top)) *job.list.wide = 1;
             }
-        } else if (is_token && is_there) *(float4 *)(job.hidden + pair * N_FF + first_column + c) = make_float4(h[0], h[1], h[2], h[3]);
+        } else if (is_token && is_there) {
+            if (PLANES == 2) *(uint2 *)((u16 *)job.hidden + pair * FF_PAD + first_column + c) = make_uint2(pack_bf16x2(h[0], h[1]), pack_bf16x2(h[2], h[3]));
+            else *(float4 *)((float *)job.hidden + pair * N_FF + first_column + c) = make_float4(h[0], h[1], h[2], h[3]);
+        }
     }
 }
 
@@ -382,7 +423,7 @@ MOTE_FN void clear_hidden(const MxLargeGateUp &job, int4 piece, int first_column
 {
     for (int i = threadIdx.x - FILLERS; i < piece.z * HIDDEN; i += CONSUMERS) {
         int column = first_column + i % HIDDEN;
-        if (column < N_FF) job.hidden[(size_t)(piece.y + i / HIDDEN) * N_FF + column] = 0;
+        if (column < N_FF) ((float *)job.hidden)[(size_t)(piece.y + i / HIDDEN) * N_FF + column] = 0;
     }
 }
 
@@ -407,7 +448,7 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
         multiply_items<UP_BLOCKS, false>(
             job.list, ring, n_piece,
             [&](int4 piece, int block) {
-                if (!QUANTISES) clear_hidden(job, piece, block * HIDDEN);
+                if (HAS_REST && !QUANTISES) clear_hidden(job, piece, block * HIDDEN);
             },
             [&](auto tokens, Operands &operands, int4 piece, int block, bool goes_on) {
                 gate_up_item<tokens.parts, tokens.n>(job, ring, operands, piece, block * HIDDEN, goes_on);
@@ -420,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up(const __
 // ---- down ----
 
 constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
-constexpr bool DOWN_AHEAD = WIDTH == 64; // wide pieces leave no registers for it
+constexpr bool DOWN_AHEAD = !IS_WIDE; // wide pieces leave no registers for it
 
 // Each group has rows of its own, and goes its own way at the end: one's results leave under the others' products.
 template <int PARTS, int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, Operands &operands, int4 piece, int first_row, bool goes_on, u32 &turn)

@@ -15,41 +15,45 @@ MOTE_FN float4 four_of(const void *from, size_t at, bool is_bf16)
 }
 
 struct MxQuantise {
-    const void *x; // [n_row][n_col] f32, or bf16
-    MxRows small, large, planes; // q null: not wanted; planes: no other is
-    int *wide;           // large: set when a block is too far below its unit's largest
-    int n_row, n_col;    // n_col a multiple of 4
-    int is_bf16;
+    const void *x; // [n_row][n_col] f32, or bf16; rows `stride` apart
+    MxRows small, large, planes; // q null: not wanted; planes: no other is, and x may lie there, units of bf16 where they become planes
+    int *wide;           // large: set when a block is too far below the largest that it shares a scale with
+    int n_row, n_col, stride; // multiples of 4 but n_row
+    int is_bf16, spans;  // spans: scales are a span's, not a unit's
 };
 
-// Four of all rows' units by a warp.
+// Four units of a row by a warp, a span or two; of the last not all may be there.
 constexpr int WARP_UNITS = 4;
 MOTE_FN void quantise_units(const MxQuantise &job, int warp)
 {
-    int lane = threadIdx.x % 32, n_unit = (job.n_col + 127) / 128, at = warp * WARP_UNITS + lane / 8, part = lane % 8;
-    int row = at / n_unit, column = at % n_unit * 128 + part * 16;
+    int n_unit = (job.n_col + 127) / 128, n_warp = (n_unit + WARP_UNITS - 1) / WARP_UNITS; // a row
+    int lane = threadIdx.x % 32, part = lane % 8, row = warp / n_warp, unit = warp % n_warp * WARP_UNITS + lane / 8, column = unit * 128 + part * 16;
+    int share = !job.spans ? 1 : job.planes.q ? MX_PLANES_SPAN : MX_SPAN;
+    bool is_there = row < job.n_row && unit < n_unit, writes_scale = part == 0 && unit % share == 0;
+    size_t at = (size_t)row * n_unit + unit, scale_at = (size_t)row * ((n_unit + share - 1) / share) + unit / share;
     float x[16];
     MOTE_UNROLL
     for (int i = 0; i < 4; i++) {
         float4 v = make_float4(0, 0, 0, 0);
-        if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.n_col + column + 4 * i, job.is_bf16);
+        if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.stride + column + 4 * i, job.is_bf16);
         x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
     }
     if (job.planes.q) {
-        MxPlanes<16> planes(x);
-        if (row < job.n_row) planes.put(job.planes, at, part);
-        return;
+        auto put = [&](const auto &planes) {
+            if (is_there) planes.put(job.planes, at, part, scale_at, writes_scale);
+        };
+        return job.spans ? put(MxPlanes<16, MX_PLANES_SPAN>(x)) : put(MxPlanes<16, 1>(x));
     }
     MxColumns<16> columns(x);
-    int top = columns.top();
-    if (row >= job.n_row) return;
+    int top = job.spans ? columns.top<MX_SPAN>() : columns.top<1>();
+    if (!is_there) return;
     if (job.small.q) columns.put_small(job.small, at, part);
     if (!job.large.q) return;
-    columns.put_large(job.large, at, part, top);
+    columns.put_large(job.large, at, part, top, scale_at, writes_scale);
     if (columns.is_wide(top)) *job.wide = 1;
 }
 
-// The first blocks sort, the others quantise. Grid: n_part + units of all rows / 128.
+// The first blocks sort, the others quantise. Grid: n_part + four units of all rows / 32.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_constant__ MxQuantise quantise, const __grid_constant__ Sort sort)
 {
     chain_launch();
@@ -58,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_c
     else quantise_units(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
 }
 
-// Grid: units of all rows / 128.
+// Grid: four units of all rows / 32.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_quantise(const __grid_constant__ MxQuantise job)
 {
     chain_launch();

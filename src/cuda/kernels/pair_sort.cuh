@@ -13,7 +13,8 @@ struct Sort {
     const int *ids; // [n_pair]: of pair row * n_used + s
     int *row_of;    // [place]: row of the pair that stands there
     int *place;     // [pair]: where it stands: in the order of experts, those of one in the order of pairs
-    int4 *piece;    // [n_piece]: {expert, first place, pairs, wide[expert]}: up to `width` neighbours of one expert
+    int4 *piece;    // [n_piece]: {expert, first place, pairs, wide[expert]}: up to `width` neighbours of one expert, about
+                    // as many in each of its pieces
     int *n_piece;
     const int *wide; // [n_expert], or null: zeros (mx_large.cu)
     mote_step_fault *fault; // of an id that is none
@@ -55,6 +56,12 @@ MOTE_FN void take_experts(const Sort &job, int first, int step, int end, int e[A
     }
 }
 
+// Of an expert's n, but for the last piece's; the pieces are as few as can be.
+MOTE_FN int piece_pairs(int n, int width)
+{
+    int pieces = (n + width - 1) / width;
+    return (n + pieces - 1) / pieces;
+}
 MOTE_FN int whole_warps(int n, int parts) { return ((n + parts - 1) / parts + 31) / 32 * 32; }
 
 // Few pairs: every place is counted by comparing with all others, each pair by as many neighbouring lanes as there are threads
@@ -79,7 +86,7 @@ MOTE_FN void sort_few_pairs(const Sort &job)
         less += e < own, same += e == own, before += e == own && j < pair;
     }
     less = sum(less), same = sum(same), before = sum(before);
-    int place = less + before, begins = before % job.width == 0, n_before = 0;
+    int each = piece_pairs(max(same, 1), job.width), place = less + before, begins = before % each == 0, n_before = 0;
     if (pair < n && threadIdx.x % share == 0) {
         job.place[pair] = place;
         job.row_of[place] = pair / job.n_used;
@@ -90,7 +97,7 @@ MOTE_FN void sort_few_pairs(const Sort &job)
     for (int j = threadIdx.x % share; j < n; j += share) n_before += start[j] < place, all += start[j] < n;
     n_before = sum(n_before), all = sum(all);
     if (pair < n && begins && threadIdx.x % share == 0)
-        job.piece[n_before] = make_int4(own, place, min(job.width, same - before), job.wide ? job.wide[own] : 0);
+        job.piece[n_before] = make_int4(own, place, min(each, same - before), job.wide ? job.wide[own] : 0);
     if (threadIdx.x == 0) *job.n_piece = all;
 }
 
@@ -177,8 +184,8 @@ MOTE_FN void sort_pairs(const Sort &job, int part)
             if (first_piece[middle] <= p) low = middle;
             else high = middle - 1;
         }
-        int first = start[low] + (p - first_piece[low]) * job.width;
-        job.piece[p] = make_int4(low, first, min(job.width, start[low + 1] - first), job.wide ? job.wide[low] : 0);
+        int n = start[low + 1] - start[low], each = piece_pairs(n, job.width), at = (p - first_piece[low]) * each;
+        job.piece[p] = make_int4(low, start[low] + at, min(each, n - at), job.wide ? job.wide[low] : 0);
     }
 }
 
