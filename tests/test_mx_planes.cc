@@ -2,7 +2,7 @@
  * unit, another activation; no expert is left to others. */
 #ifndef WIDTH
 #define WIDTH 64
-#define D_MODEL 352
+#define D_MODEL 736
 #endif
 #define PLANES 2
 #define ACTIVATION SWIGLU_OAI

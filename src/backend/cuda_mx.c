@@ -252,7 +252,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .n_col = (int)job->d_model,
                                     .stride = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16,
-                                    .spans = wide};
+                                    .spans = is_large};
     if (has_small && is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};

@@ -2,8 +2,8 @@
 //
 //   small   q [row][unit][4 blocks][32] s8: twice the e2m1 value; scale [row][unit][4]: what one of q stands for
 //   large   q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the largest of all that share a
-//           scale; column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit], or for wide pieces, where spans
-//           of MX_SPAN units share one, [row][span]
+//           scale; column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit], or where spans of MX_SPAN units
+//           share one, which columns of x do and those of wide pieces' h, [row][span]
 //   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns and scale as
 //           large has them, spans being of MX_PLANES_SPAN units
 //

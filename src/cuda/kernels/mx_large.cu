@@ -9,7 +9,7 @@
 // stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
 // apart costs as many instructions for 8 tokens as for 112: where experts have many, three groups take up to 112 of them; where
 // they have few, four groups up to 64, which keeps more bytes of weights on their way. The fp8 accumulator keeps about 14 bits, so
-// products are added up in f32 with the tokens' scale: those of a unit, or where tokens are many, of the span of units that shares it.
+// products are added up in f32 with the tokens' scale: those of the span of units that shares it.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
 // of a piece, 64 or 112; PLANES, e4m3 numbers of an activation, 1 or 2; MX_SHARED.
@@ -23,7 +23,7 @@ constexpr int FILLERS = 128, GROUP = 128; // threads
 constexpr bool IS_WIDE = WIDTH != 64;
 constexpr int GROUPS = IS_WIDE ? 3 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
-constexpr int SPAN = !IS_WIDE ? 1 : PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN; // units that share a scale
+constexpr int SPAN_X = PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN, SPAN_H = IS_WIDE ? SPAN_X : 1; // units that share a scale
 constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernels'
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 767) / 768 * 768; // of an expert: rows of gate, of up, of down in whole blocks
@@ -35,11 +35,11 @@ template <int PARTS, int N> struct Tokens {
 // run(tokens): as few as hold `count` tokens, of what there are kernels for. Two parts where sums in registers leave no room for
 // more products than half of them.
 constexpr int next_fewer(int all) { return !IS_WIDE && all <= 32 ? all - 8 : all - 16; }
-template <int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run run)
+template <int SPAN, int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run run)
 {
-    constexpr int FEWER = next_fewer(ALL), PARTS = IS_WIDE || ALL <= 32 ? 1 : 2;
+    constexpr int FEWER = next_fewer(ALL), PARTS = SPAN > 1 || ALL <= 32 ? 1 : 2;
     if constexpr (FEWER > 0) {
-        if (count <= FEWER) return with_tokens<FEWER>(count, run);
+        if (count <= FEWER) return with_tokens<SPAN, FEWER>(count, run);
     }
     run(Tokens<PARTS, ALL / PARTS>());
 }
@@ -101,7 +101,7 @@ template <class Count> MOTE_FN int scale_place(int j)
 // All units of an item's weights and tokens. record[]: of the first tile of a stage's first half and of its second, each with the
 // others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies. Of so many (Count) those beyond `count` are
 // the last one again: nobody reads what they become, and copies without conditions are half the instructions.
-template <class T, class Count, class RowOf>
+template <class T, int SPAN, class Count, class RowOf>
 MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
 {
     using S = Stage;
@@ -280,7 +280,7 @@ template <bool FRESH, bool IS_LAST, int N> MOTE_FN void multiply_in_span(float (
     operands.release(empty);
     if (more) operands.make();
 }
-template <class T, int N> MOTE_FN void multiply_spans(float (&acc)[N / 2], Ring &ring, Operands &operands)
+template <class T, int SPAN, int N> MOTE_FN void multiply_spans(float (&acc)[N / 2], Ring &ring, Operands &operands)
 {
     float part[N / 2];
     MOTE_ROLLED
@@ -296,7 +296,7 @@ template <class T, int N> MOTE_FN void multiply_spans(float (&acc)[N / 2], Ring 
     }
 }
 // All units of an item. AHEAD: and the next item's first operands, if it goes on.
-template <class T, bool AHEAD, int PARTS, int N>
+template <class T, int SPAN, bool AHEAD, int PARTS, int N>
 MOTE_FN void multiply_units(float (&acc)[PARTS][N / 2], Ring &ring, Operands &operands, bool goes_on)
 {
     MOTE_UNROLL
@@ -305,7 +305,7 @@ MOTE_FN void multiply_units(float (&acc)[PARTS][N / 2], Ring &ring, Operands &op
         MOTE_ROLLED
         for (int unit = 0; unit < T::UNITS - AHEAD; unit++) multiply_unit<PARTS, N>(acc, ring, operands, AHEAD || unit + 1 < T::UNITS, false);
         if (AHEAD) multiply_unit<PARTS, N>(acc, ring, operands, goes_on, true); // apart: the others' loop is shorter without its conditions
-    } else multiply_spans<T, N>(acc[0], ring, operands);
+    } else multiply_spans<T, SPAN, N>(acc[0], ring, operands);
 }
 MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r & 255) + MX_BASE_SHIFT) << 23); }
 
@@ -341,7 +341,7 @@ template <int BLOCKS, class Fill> MOTE_FN void fill_items(const MxList &list, co
 
 // run(tokens, operands, piece, block, goes_on); leave(piece, block): of those that are not ours. AHEAD: an item makes the next one's first
 // operands, before it writes its results: where items are short.
-template <int BLOCKS, bool AHEAD, class Leave, class Run>
+template <int BLOCKS, int SPAN, bool AHEAD, class Leave, class Run>
 MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave leave, Run run)
 {
     set_registers(false);
@@ -361,7 +361,7 @@ MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave l
         }
         if (!is_made) operands.enter(ring, true), operands.make();
         is_made = AHEAD && !next.w;
-        with_tokens(piece.z, [&](auto tokens) { run(tokens, operands, piece, block, is_made); });
+        with_tokens<SPAN>(piece.z, [&](auto tokens) { run(tokens, operands, piece, block, is_made); });
     }
 }
 
@@ -374,7 +374,7 @@ template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, 
 {
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
-    multiply_units<Tile<W0, D_MODEL>, false, PARTS, N>(acc, ring, operands, goes_on);
+    multiply_units<Tile<W0, D_MODEL>, SPAN_X, false, PARTS, N>(acc, ring, operands, goes_on);
     float *sums = (float *)out_buffer(); // [token][rows of gate, of up]
     MOTE_UNROLL
     for (int slice = 0; slice < (PARTS * N + UP_SLICE - 1) / UP_SLICE; slice++) {
@@ -440,12 +440,12 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
                 record[i] = work.matrix[i] + (size_t)(block * (HIDDEN / 16)) * T::BYTES;
                 base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + block * HIDDEN;
             }
-            with_tokens(work.piece.z, [&](auto tokens) {
-                fill_item<T, decltype(tokens)>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+            with_tokens<SPAN_X>(work.piece.z, [&](auto tokens) {
+                fill_item<T, SPAN_X, decltype(tokens)>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             });
         });
     else
-        multiply_items<UP_BLOCKS, false>(
+        multiply_items<UP_BLOCKS, SPAN_X, false>(
             job.list, ring, n_piece,
             [&](int4 piece, int block) {
                 if (HAS_REST && !QUANTISES) clear_hidden(job, piece, block * HIDDEN);
@@ -469,7 +469,7 @@ template <int PARTS, int N> MOTE_FN void down_item(const MxLargeDown &job, Ring 
     constexpr int ROW = DOWN_ROW * 2; // bytes
     int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
     float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
-    multiply_units<Tile<W0, N_FF>, DOWN_AHEAD, PARTS, N>(acc, ring, operands, goes_on);
+    multiply_units<Tile<W0, N_FF>, SPAN_H, DOWN_AHEAD, PARTS, N>(acc, ring, operands, goes_on);
     int token = thread % GROUP / 8, chunk = thread % 8, column = first_row + group * 64 + chunk * 8; // 16 bytes a thread
     MOTE_UNROLL
     for (int slice = 0; slice < (PARTS * N + DOWN_SLICE - 1) / DOWN_SLICE; slice++) {
@@ -505,12 +505,12 @@ MOTE_FN void down(const MxLargeDown &job)
                 record[i] = work.matrix[i] + (size_t)(block * TILES + i * (TILES / 2)) * T::BYTES;
                 base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * (ROWS / 2);
             }
-            with_tokens(work.piece.z, [&](auto tokens) {
-                fill_item<T, decltype(tokens)>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+            with_tokens<SPAN_H>(work.piece.z, [&](auto tokens) {
+                fill_item<T, SPAN_H, decltype(tokens)>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
             });
         });
     else
-        multiply_items<DOWN_BLOCKS, DOWN_AHEAD>(
+        multiply_items<DOWN_BLOCKS, SPAN_H, DOWN_AHEAD>(
             job.list, ring, n_piece, [](int4, int) {},
             [&](auto tokens, Operands &operands, int4 piece, int block, bool goes_on) {
                 down_item<tokens.parts, tokens.n>(job, ring, operands, piece, block * ROWS, goes_on, turn);
