@@ -1,5 +1,5 @@
 /* test_mx_large.cc: mx_large.cu, whole, on the host (device_wgmma_e4m3.h), from quantised rows to bf16 results of pairs, held to
- * decoded weights in float64 on the operands that the kernels themselves read. WIDTH: of a piece, 112 here; test_mx_large64.cc
+ * decoded weights in float64 on the operands that the kernels themselves read. WIDTH: of a piece, 176 here; test_mx_large64.cc
  * has the other, and test_mx_planes.cc activations of two planes.
  */
 #include "device_wgmma_e4m3.h"
@@ -12,7 +12,7 @@ extern "C" {
 #include "device_mx.h"
 
 #ifndef WIDTH
-#define WIDTH 112
+#define WIDTH 176
 #endif
 #define W0 MOTE_CODE_E2M1, 0, MOTE_TABLE_NONE, 32, MOTE_ITEM_E8M0, 0, -1, 0
 #define MX_SHARED DEVICE_SHARED
@@ -196,7 +196,7 @@ static void check_pair(const experts &set, const result &got, const array<double
 /* Experts of these many pairs, in turn: a full piece, each number of a part's tokens, what ends inside one, one that is left. */
 static array<int> draw_ids()
 {
-    static const int many[EXPERTS] = {2, 40, 60, 80, 100, 150, 112, 224, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
+    static const int many[EXPERTS] = {2, 40, 60, 80, 100, 150, 176, 290, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
     const int *left = getenv("MOTE_TEST_SHORT") ? few : many;
     int n_pair = 0, given[EXPERTS] = {};
     for (int e = 0; e < EXPERTS; e++) n_pair += left[e];

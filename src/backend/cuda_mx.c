@@ -76,11 +76,11 @@ static const struct cuda_text large_text = {
     .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
 
 /* Most pairs of a piece of the large kernels, by planes, narrow and wide; their threads. */
-static const int large_width[2][2] = {{64, 112}, {64, 96}}, large_block[2] = {640, 512};
+static const int large_width[2][2] = {{64, 176}, {64, 144}}, large_block[2] = {640, 384};
 
 /* Pairs of an expert, on average, from which on the large kernels are faster, and their wide pieces, on an H200. 385/7168/512/9, MXFP4
- * activations: at 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1045 us by narrow pieces, 1083 by wide ones, at
- * 96 2223 (an older build) and 1550. Two planes: at 48 pairs 1360 and 1496, at 64 (128/2880/2880/4) 1392 and 1190. */
+ * activations: at 0.75 pairs 375 us by small ones, 361 by large ones; at 48 pairs 1045 us by narrow pieces, 1083 by (other) wide
+ * ones, at 96 2223 (an older build) and 1601. Two planes: at 48 pairs 1360 and 1496, at 64 (128/2880/2880/4) 1392 and 1247. */
 static const double large_from = 0.5, wide_from = 56;
 /* Two planes are faster than the portable kernels from so many pairs on, or from so many bytes of weights on that a step reads (of as many
  * experts as routing without favourites would choose): 128/2048/768/8 at 1 pair, 210 MB: 81.8 us by portable kernels, 83.2;

@@ -25,7 +25,7 @@ static size_t base_at(int projection, int64_t n_ff)
 }
 static size_t base_bytes(int64_t n_ff, int64_t d_model)
 {
-    return base_at(CUDA_DOWN, n_ff) + (size_t)((d_model + 767) / 768 * 768);
+    return base_at(CUDA_DOWN, n_ff) + (size_t)((d_model + 255) / 256 * 256);
 }
 
 /* The table's allocation: slot addresses; for the MXFP4 kernels, which experts are wide and the bases behind them. */

@@ -144,8 +144,8 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880" RELU2, "relu2"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64 PLANES=1" SWIGLU, "64"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=64 PLANES=2" SWIGLU_OAI, "64-planes"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=112 PLANES=1" SWIGLU, "112"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=96 PLANES=2" SWIGLU_OAI, "96-planes"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=176 PLANES=1" SWIGLU, "176"),
+    MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=144 PLANES=2" SWIGLU_OAI, "144-planes"),
     {{NULL, NULL}, NULL, 0},
 };
 

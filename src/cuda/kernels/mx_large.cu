@@ -7,12 +7,12 @@
 //
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
 // stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
-// apart costs as many instructions for 8 tokens as for 112: where experts have many, three groups take up to 112 of them; where
+// apart costs as many instructions for 8 tokens as for 176: where experts have many, two groups take up to 176 of them; where
 // they have few, four groups up to 64, which keeps more bytes of weights on their way. The fp8 accumulator keeps about 14 bits, so
 // products are added up in f32 with the tokens' scale: those of the span of units that shares it.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
-// of a piece, 64 or 112; PLANES, e4m3 numbers of an activation, 1 or 2; MX_SHARED.
+// of a piece, 64, or of wide pieces a multiple of 16 up to 176; PLANES, e4m3 numbers of an activation, 1 or 2; MX_SHARED.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
@@ -21,12 +21,12 @@
 
 constexpr int FILLERS = 128, GROUP = 128; // threads
 constexpr bool IS_WIDE = WIDTH != 64;
-constexpr int GROUPS = IS_WIDE ? 3 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
+constexpr int GROUPS = IS_WIDE ? 2 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
 constexpr int SPAN_X = PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN, SPAN_H = IS_WIDE ? SPAN_X : 1; // units that share a scale
 constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernels'
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
-constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 767) / 768 * 768; // of an expert: rows of gate, of up, of down in whole blocks
+constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 
 // A piece's tokens are multiplied in parts of N.
 template <int PARTS, int N> struct Tokens {
@@ -314,8 +314,8 @@ MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r &
 // Registers of the roles; 64 K together, and no more than what the block began with.
 MOTE_FN void set_registers(bool fills)
 {
-    if (fills) fewer_registers<IS_WIDE ? 56 : 32>();
-    else more_registers<IS_WIDE ? 152 : 112>();
+    if (fills) fewer_registers<IS_WIDE ? 40 : 32>();
+    else more_registers<IS_WIDE ? 232 : 112>();
 }
 
 // An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the small
@@ -367,7 +367,7 @@ MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave l
 
 // ---- gate and up ----
 
-constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = (N_FF + HIDDEN - 1) / HIDDEN; // columns of h that a block makes
+constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes
 constexpr bool QUANTISES = HIDDEN == 128;                     // a unit: four columns a lane
 
 template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)

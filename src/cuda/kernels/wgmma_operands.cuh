@@ -13,6 +13,9 @@
 #define D_56 D_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define D_64 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
                   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define D_72 D_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define D_80 D_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define D_88 D_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 // d[0 .. n) in registers of a kind: "+f" or "+r".
 #define REGISTERS_4(kind, i) kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3])
 #define REGISTERS_8(kind, i) REGISTERS_4(kind, i), REGISTERS_4(kind, i + 4)
@@ -25,5 +28,8 @@
 #define REGISTERS_48(kind, i) REGISTERS_32(kind, i), REGISTERS_16(kind, i + 32)
 #define REGISTERS_56(kind, i) REGISTERS_32(kind, i), REGISTERS_24(kind, i + 32)
 #define REGISTERS_64(kind, i) REGISTERS_32(kind, i), REGISTERS_32(kind, i + 32)
+#define REGISTERS_72(kind, i) REGISTERS_64(kind, i), REGISTERS_8(kind, i + 64)
+#define REGISTERS_80(kind, i) REGISTERS_64(kind, i), REGISTERS_16(kind, i + 64)
+#define REGISTERS_88(kind, i) REGISTERS_64(kind, i), REGISTERS_24(kind, i + 64)
 
 #endif
