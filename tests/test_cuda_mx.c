@@ -232,10 +232,12 @@ static void rows_free(struct rows *r)
     free(r->x), free(r->weights), free(r->residual), free(r->ids), free(r->value);
 }
 
-static void run(struct mote_backend *backend, const struct mote_expert_set *set, const struct rows *r,
-                int32_t k, const float *weights, const float *residual, float *y)
+/* set: routed experts, or NULL; shared: one expert, or NULL, whose gate logits are residual's first numbers. */
+static void run_beside(struct mote_backend *backend, const struct mote_expert_set *set,
+                       const struct mote_expert_set *shared, const struct rows *r, int32_t k,
+                       const float *weights, const float *residual, float *y)
 {
-    int64_t n = r->n * set->d_model;
+    int64_t d = set ? set->d_model : shared->d_model, n = r->n * d;
     float *x = put_floats(backend, r->x, n), *w = put_floats(backend, weights, r->n * k),
           *to = put_floats(backend, NULL, n), *rest = residual ? put_floats(backend, residual, n) : NULL;
     int32_t *ids = put(backend, r->ids, (size_t)(r->n * k) * sizeof *ids);
@@ -243,8 +245,10 @@ static void run(struct mote_backend *backend, const struct mote_expert_set *set,
     must(backend->ops->upload(backend, to, y, (size_t)n * sizeof *y));
     begin_rows(backend, r->n);
     struct mote_moe job = {.n_row = r->n,
-                           .d_model = set->d_model,
-                           .n_used = k,
+                           .d_model = d,
+                           .n_used = set ? k : 0,
+                           .shared = shared,
+                           .shared_gate = shared ? rest : NULL,
                            .x = x,
                            .experts = set,
                            .ids = ids,
@@ -255,6 +259,11 @@ static void run(struct mote_backend *backend, const struct mote_expert_set *set,
     get_floats(backend, y, to, n);
     take_back(backend, x), take_back(backend, w), take_back(backend, to), take_back(backend, rest),
         take_back(backend, ids);
+}
+static void run(struct mote_backend *backend, const struct mote_expert_set *set, const struct rows *r,
+                int32_t k, const float *weights, const float *residual, float *y)
+{
+    run_beside(backend, set, NULL, r, k, weights, residual, y);
 }
 
 /* 1 - 2 <x, y> / (<x, x> + <y, y>), of h by what it says of the products before its rounding (mxfp4_excess.h): some 1e-7 where those
@@ -465,9 +474,60 @@ static void test_gpt_oss(void **state)
     report_end(&report, "MXFP4 blocks of 2880 x 2880");
 }
 
+/* A shared expert beside the routed ones: what these make and what that makes, but for the order of sums. */
+static void test_shared(void **state)
+{
+    (void)state;
+    need_device();
+    static const struct shape shapes[] = {{8, 2, 512, 256, .act = MOTE_WISH_MXFP4}, {8, 2, 512, 256}};
+    static const int64_t counts[] = {1, 3, 17, 90, 300};
+    mote_rng_seed(&rng, 54);
+    for (int i = 0; i < 2; i++) {
+        const struct shape *s = &shapes[i];
+        struct mote_backend_limits limits = {.max_row = 300,
+                                             .max_col = s->d_model,
+                                             .d_model = s->d_model,
+                                             .n_ff = s->n_ff,
+                                             .n_ff_shared = s->n_ff,
+                                             .n_expert = s->n_expert,
+                                             .n_used = s->n_used,
+                                             .act_moe = 15,
+                                             .act_down = 15};
+        struct mote_backend_options options = {0};
+        struct mote_backend *backend = open_backend_with(&mote_backend_cuda, &options, &limits, NULL);
+        struct layer l;
+        layer_make(&l, s, GAUSSIAN);
+        struct mote_expert_set shared = l.set[0];
+        shared.n_expert = 1;
+        must(backend->ops->place_experts(backend, &l.set[0]));
+        must(backend->ops->place_experts(backend, &shared));
+        make_ready(backend);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            int64_t n = counts[c], size = n * s->d_model;
+            struct rows r;
+            float *both = new_floats(size), *routed = new_floats(size), *y = new_floats(size);
+            rows_make(&r, s, n, s->n_used, GAUSSIAN);
+            run_beside(backend, &l.set[0], &shared, &r, s->n_used, r.weights, r.residual, both);
+            run(backend, &l.set[0], &r, s->n_used, r.weights, r.residual, routed);
+            run_beside(backend, NULL, &shared, &r, s->n_used, r.weights, r.residual, y);
+            double wrong = 0, all = 0;
+            for (int64_t j = 0; j < size; j++) {
+                double want = (double)routed[j] + (double)y[j] - (double)r.residual[j];
+                wrong += ((double)both[j] - want) * ((double)both[j] - want), all += want * want;
+            }
+            if (!(wrong <= 1e-12 * all))
+                fail_msg("%d, %lld rows: %g of %g beside a shared expert", i, (long long)n, wrong, all);
+            rows_free(&r), free(both), free(routed), free(y);
+        }
+        backend->ops->unplace(backend, l.set[0].placed), backend->ops->unplace(backend, shared.placed);
+        layer_free(&l);
+        backend->ops->destroy(backend);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_table),
-                                       cmocka_unit_test(test_gpt_oss)};
+                                       cmocka_unit_test(test_gpt_oss), cmocka_unit_test(test_shared)};
     return cmocka_run_group_tests_name("cuda_mx", tests, NULL, NULL);
 }

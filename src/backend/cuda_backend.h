@@ -294,7 +294,7 @@ int mote_cuda_mx_fits(enum mote_moe_kernels kernels, enum mote_act_wish wish,
                       const struct mote_tile_kind kind[CUDA_PROJECTIONS], int first);
 /* Their programs, where there are kernels for the device, the activations and the weights' scales; sets mx_planes. */
 mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts *experts);
-/* Is the block theirs? They take and give f32 and bf16. */
+/* Is the block theirs? They take and give f32 and bf16. A shared expert beside the routed ones is not: others add it to y. */
 int mote_cuda_mx_takes(const struct mote_moe *job);
 /* Every step of the one set that the limits name: nobody else's scratch is needed then. */
 int mote_cuda_mx_takes_all(const struct mote_backend_limits *limits);

@@ -375,14 +375,20 @@ static int is_chosen_inside(const struct cuda_backend *cuda, const struct mote_m
 mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *job)
 {
     struct cuda_backend *cuda = cuda_of(backend);
+    struct mote_moe rest; /* what the kernels of cuda_mx.c leave */
     struct block block[2];
     int n = 0, is_fused = cuda->moe_kernels != MOTE_MOE_UNFUSED && !job->hidden && !job->shared_hidden,
         all_tiled = 1, is_inside = is_chosen_inside(cuda, job, is_fused);
-    const float *residual = job->residual;
     enum mote_act_wish wish =
         job->n_used ? ((const struct cuda_experts *)job->experts->placed)->x_act : MOTE_WISH_DEFAULT;
     if (is_inside) TRY(run_router(cuda, job->route, 0, wish));
     else if (job->route) TRY(route(backend, job->route, wish));
+    if (mote_cuda_mx_takes(job)) {
+        TRY(mote_cuda_mx_moe(cuda, job));
+        if (!job->shared) return MOTE_OK;
+        rest = *job, rest.n_used = 0, rest.experts = NULL, rest.residual = job->y;
+        job = &rest;
+    }
     if (job->n_used)
         block[n++] = (struct block){.experts = job->experts->placed,
                                     .ids = job->ids,
@@ -405,14 +411,13 @@ mote_status mote_cuda_moe(struct mote_backend *backend, const struct mote_moe *j
                                     .n_used = 1,
                                     .pair_base = (int)cuda->piece_pair,
                                     .hidden = job->shared_hidden};
-    if (mote_cuda_mx_takes(job)) return mote_cuda_mx_moe(cuda, job);
     for (int i = 0; i < n; i++) all_tiled &= block[i].experts->is_tiled;
     if (is_fused && all_tiled && job->n_row > cuda->decode_rows) return mote_cuda_prefill_moe(cuda, job);
     for (int i = 0; i < n; i++) {
         struct block *b = &block[i];
         b->n_row = (int)job->n_row;
         b->x = job->x;
-        b->residual = i ? job->y : residual;
+        b->residual = i ? job->y : job->residual;
         b->y = job->y;
         TRY(mote_cuda_want_act(cuda, job->x, job->n_row, job->d_model, b->experts->x_act));
         if (is_fused && b->experts->is_tiled && job->n_row <= cuda->decode_rows) TRY(run_fused(cuda, b));

@@ -210,7 +210,8 @@ static double read_bytes(const struct cuda_experts *e, const struct mote_moe *jo
 
 int mote_cuda_mx_takes(const struct mote_moe *job)
 {
-    if (!job->n_used || job->shared || job->hidden) return 0;
+    int reads_later = job->shared && (job->x == job->y || job->x_type != MOTE_F32 || job->y_type != MOTE_F32);
+    if (!job->n_used || job->hidden || reads_later) return 0;
     const struct cuda_experts *e = job->experts->placed;
     if (!takes_rows(e, job->n_row, job->n_used, job->x_type, job->y_type)) return 0;
     if (e->mx_planes == 1)
