@@ -208,6 +208,7 @@ static inline int __clz(int v)
 {
     return v ? __builtin_clz((unsigned)v) : 32;
 }
+static inline void __threadfence() {} /* blocks run one after the other */
 static inline int atomicAdd(int *at, int v)
 {
     int old = *at;

@@ -100,7 +100,9 @@ static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *
                       n_col,
                       stride ? stride : n_col,
                       is_bf16,
-                      large && large->share > 1};
+                      large && large->share > 1,
+                      NULL,
+                      0};
     launch((small ? small : large)->blocks(), 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
 }
 

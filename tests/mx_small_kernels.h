@@ -11,7 +11,8 @@ namespace KERNELS
 
 struct kind {
     static constexpr struct mote_activation activation = {(enum mote_activation_kind)ACTIVATION, LIMIT};
-    static constexpr int d_model = D_MODEL, n_ff = N_FF, block = BLOCK, first = GATED ? 0 : 1;
+    static constexpr int d_model = D_MODEL, n_ff = N_FF, block = BLOCK, first = GATED ? 0 : 1,
+                         up_blocks = UP_BLOCKS, up_steps = STEPS_UP;
     static constexpr size_t bytes_up = Tile<W0, D_MODEL>::BYTES,
                             bytes_down = Tile<W0, N_FF>::BYTES; /* of a record */
     using up_job = MxGateUp;

@@ -215,6 +215,7 @@ struct result {
     int n_piece, all_wide;
     mx_rows x, h;
     array<float> flat; /* bf16 of the rest */
+    bool is_shared;    /* blocks have shared an item */
 };
 
 enum { SMALL_WIDTH = 8, LARGE_WIDTH = 64 };
@@ -227,15 +228,18 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     const int width = is_rest ? LARGE_WIDTH : SMALL_WIDTH;
     static const int wide[EXPERTS] = {1, 0, 1, 0, 0, 1, 0};
     result to = {array<int>(N_PAIR), array<int>(N_PAIR), array<int4>(N_PAIR / 8 + EXPERTS), -1, all_wide,
-                 mx_rows::small(TOKENS, K::d_model), mx_rows::small(N_PAIR, K::n_ff), array<float>((size_t)(N_PAIR * K::d_model), -77)};
+                 mx_rows::small(TOKENS, K::d_model), mx_rows::small(N_PAIR, K::n_ff), array<float>((size_t)(N_PAIR * K::d_model), -77), false};
     mote_step_fault fault = {};
-    MxQuantise quantise = {x.at, to.x.view(), {}, {}, NULL, TOKENS, K::d_model, K::d_model, 0, 0};
+    array<int> done((size_t)blocks, 77);
+    MxQuantise quantise = {x.at, to.x.view(), {}, {}, NULL, TOKENS, K::d_model, K::d_model, 0, 0, done.at, (int)blocks};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
     launch(1 + to.x.blocks(), 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
     MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, width / SMALL_WIDTH, is_rest, 1, 1};
-    typename K::up_job up = {list, to.x.view(), to.h.view()};
+    array<float> partial((size_t)(blocks * 8 * 64), NAN);
+    typename K::up_job up = {list, to.x.view(), to.h.view(), is_rest ? NULL : partial.at, done.at};
     typename K::down_job down = {list, to.h.view(), to.flat.at, is_rest};
     launch(blocks, 1, K::block, [&] { K::gate_up(up); });
+    to.is_shared = partial[0] == partial[0];
     launch(blocks, 1, K::block, [&] { K::down(down); });
     return to;
 }
@@ -256,14 +260,14 @@ template <class K> static void check_hidden(const mx_rows &h, int at, const arra
     }
 }
 
-template <class K> static void check_block(int is_rest, int all_wide)
+template <class K> static void check_block(int is_rest, int all_wide, unsigned blocks)
 {
     experts<K> set;
     array<float> x = draw_rows(TOKENS, K::d_model, 4);
     array<int> ids(N_PAIR);
     for (int i = 0; i < N_PAIR; i++) /* expert 0: 17, two pieces and one; 1 and 2: 8, 3: 1, 4: 2, 5: 3 or so, 6: none */
         ids[i] = i % USED == 0 ? 0 : i == 1 ? 3 : i < 6 ? 4 : i < 12 ? 5 : i < 22 ? 1 : 2;
-    const result got = run_block<K>(set, x, ids, is_rest, all_wide, 3);
+    const result got = run_block<K>(set, x, ids, is_rest, all_wide, blocks);
     int pieces[3] = {0, 0, 0}; /* of 1, of 2, of more */
     for (int p = 0; p < got.n_piece; p++) {
         int4 piece = got.piece[p];
@@ -291,18 +295,27 @@ template <class K> static void check_block(int is_rest, int all_wide)
     }
     if (is_rest) return;
     assert_true(pieces[0] && pieces[1] && pieces[2]);
-    for (unsigned blocks : {1u, 11u}) { /* whoever takes a piece */
+    int n_item = got.n_piece * K::up_blocks, rest = n_item % (int)blocks;
+    assert_int_equal(got.is_shared, K::up_steps > 1 && n_item > (int)blocks && n_item < 8 * (int)blocks && rest && rest * 2 <= (int)blocks);
+    assert_true(got.is_shared || blocks != 13);
+    if (got.is_shared) { /* in the same order, whoever is the last */
         result again = run_block<K>(set, x, ids, is_rest, all_wide, blocks);
         assert_true(again.h == got.h && same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(float)));
+        return;
+    }
+    for (unsigned other : {1u, 2u}) { /* whoever takes a piece */
+        result again = run_block<K>(set, x, ids, is_rest, all_wide, other);
+        assert_true(!again.is_shared && again.h == got.h && same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(float)));
     }
 }
 
 template <class K> static void test_block(void **)
 {
-    check_block<K>(0, 0);
+    check_block<K>(0, 0, 3);
     if (getenv("MOTE_TEST_SHORT")) return; // the same text again
-    check_block<K>(1, 0);
-    check_block<K>(1, 1);
+    if (K::up_steps > 1) check_block<K>(0, 0, 13); /* of 40 items one, or more, shared */
+    check_block<K>(1, 0, 3);
+    check_block<K>(1, 1, 3);
 }
 
 /* ---- the sum ---- */

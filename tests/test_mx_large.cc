@@ -110,7 +110,7 @@ static result run_block(const experts &set, const array<float> &x, const array<i
                  mx_rows(n_pair, N_FF, SPAN_H, PLANES), array<float>(ids.n * N_FF, UNTOUCHED), array<u16>(ids.n * D_MODEL, UNTOUCHED_BF16)};
     mote_step_fault fault = {};
     MxRows none = {}, view = to.x.view();
-    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, D_MODEL, 0, 1};
+    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, D_MODEL, 0, 1, NULL, 0};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
     launch(1 + to.x.blocks(), 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     assert_int_equal(to.all_wide, 0);

@@ -25,6 +25,8 @@ struct quantise_job {
     struct mx_rows small, large, planes;
     int32_t *wide;
     int n_row, n_col, stride, is_bf16, spans;
+    int32_t *done;
+    int n_done;
 };
 struct mx_list {
     struct {
@@ -38,6 +40,8 @@ struct mx_list {
 struct gate_up_job {
     struct mx_list list;
     struct mx_rows x, h;
+    float *partial;
+    int32_t *done;
 };
 struct down_job {
     struct mx_list list;
@@ -88,6 +92,7 @@ static const double large_from = 0.5, wide_from = 56;
 static const double planes_from = 1, planes_from_bytes = 210e6;
 /* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
 enum { FEW_PAIRS = 512 };
+enum { MOST_BLOCKS = 256 }; /* of a grid of the small kernels, if its blocks may share items */
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
 enum {
     FOUR_UNITS = 4 * UNIT,
@@ -108,6 +113,9 @@ struct scratch {
     void *flat; /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
     struct cuda_pairs pairs;
     int32_t *wide; /* is any row? */
+    float
+        *partial; /* [MOST_BLOCKS][SMALL_WIDTH][64]: sums of blocks that share an item of the small kernels */
+    int32_t *done; /* [MOST_BLOCKS] */
 };
 
 /* Two planes are the large kernels' alone. */
@@ -129,6 +137,8 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->hidden = planes == 1 ? s->flat : s->large_h.q;
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, planes == 1 ? SMALL_WIDTH : large_width[1][0]);
     s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
+    s->partial = cuda_cut(base, &total, planes == 1 ? MOST_BLOCKS * SMALL_WIDTH : 0, 64 * sizeof(float));
+    s->done = cuda_cut(base, &total, planes == 1 ? MOST_BLOCKS : 0, sizeof *s->done);
     return total;
 }
 
@@ -253,7 +263,9 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .n_col = (int)job->d_model,
                                     .stride = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16,
-                                    .spans = is_large};
+                                    .spans = is_large,
+                                    .done = s.done,
+                                    .n_done = is_large ? 0 : MOST_BLOCKS};
     if (has_small && is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};
@@ -291,7 +303,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     if (has_small) {
-        struct gate_up_job up = {list, s.x, s.h};
+        int may_share = !is_large && n_sm <= MOST_BLOCKS;
+        struct gate_up_job up = {list, s.x, s.h, may_share ? s.partial : NULL, s.done};
         struct down_job down = {list, s.h, s.flat, is_flat_bf16};
         void *up_args[] = {&up}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));

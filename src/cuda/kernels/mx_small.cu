@@ -31,8 +31,10 @@ constexpr int HIDDEN = GATED ? 32 : 64; // columns of h that a block makes at on
 
 struct MxGateUp {
     MxList list;
-    MxRows x; // [rows]
-    MxRows h; // [n_pair]
+    MxRows x;       // [rows]
+    MxRows h;       // [n_pair]
+    float *partial; // [grid][MOST][64], of blocks that share an item; null: none is shared
+    int *done;      // [grid], zero: how many of an item's parts are there
 };
 struct MxDown {
     MxList list;
@@ -213,6 +215,43 @@ MOTE_FN void add_sub_blocks(int count, float (&acc)[4])
 constexpr int STEPS_UP = (Tile<W0, D_MODEL>::UNITS + STAGE_UNITS - 1) / STAGE_UNITS;
 constexpr int UP_BLOCKS = (N_FF + HIDDEN - 1) / HIDDEN, UNITS_H = (N_FF + 127) / 128;
 
+// Who takes what of gate and up. Few pairs make few items, and where some blocks would take one more than the others, all of them share
+// these last ones: each some of an item's columns, whose sums the last to be done adds up. Sharing takes about as long as a stage
+// or two.
+struct Turns {
+    int n_item, n_whole, n_share; // n_share: blocks of an item that is shared, else 0
+    MOTE_FN Turns(const MxGateUp &job, int items) : n_item(items), n_whole(items), n_share(0)
+    {
+        int grid = gridDim.x, rest = n_item % grid, share = rest ? min(grid / rest, STEPS_UP) : 0;
+        if (job.partial && n_item > grid && n_item < 8 * grid && share > 1) n_whole -= rest, n_share = share;
+    }
+    // This block's turn number `turn`: an item and its steps; none from n_item on.
+    struct Turn {
+        int item, begin, end;
+        MOTE_FN bool is_shared() const { return end - begin < STEPS_UP; }
+    };
+    MOTE_FN Turn at(int turn) const
+    {
+        int item = blockIdx.x + turn * gridDim.x, part = item - n_whole;
+        if (part < 0) return {item, 0, STEPS_UP};
+        if (!n_share || part >= (n_item - n_whole) * n_share) return {n_item, 0, STEPS_UP};
+        item = n_whole + part / n_share, part %= n_share;
+        return {item, part * STEPS_UP / n_share, (part + 1) * STEPS_UP / n_share};
+    }
+};
+
+// What the consumers have written is there for other blocks: is this the last of so many that were waited for?
+MOTE_FN bool is_last_part(int *done, int n)
+{
+    int *is_last = (int *)(shared + SUM_BYTES - 16); // behind the last row's sums
+    __threadfence();
+    meet(1, CONSUMERS);
+    if (threadIdx.x == 0) *is_last = atomicAdd(done, 1) == n - 1;
+    meet(1, CONSUMERS);
+    __threadfence();
+    return *is_last;
+}
+
 // Grid: as many blocks as there are multiprocessors.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __grid_constant__ MxGateUp job)
 {
@@ -220,59 +259,81 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
     Ring ring;
     bool all_wide;
     int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
+    const Turns turns(job, n_item);
     if (threadIdx.x >= CONSUMERS) {
-        auto piece_at = [&](int item) { return small_part(job.list, max(min(item / UP_BLOCKS, n_part - 1), 0), all_wide); };
-        Work next(job.list, piece_at(blockIdx.x), !GATED, 1);
-        int4 ahead = piece_at(blockIdx.x + gridDim.x);
+        auto piece_at = [&](int turn) { return small_part(job.list, max(min(turns.at(turn).item / UP_BLOCKS, n_part - 1), 0), all_wide); };
+        Work next(job.list, piece_at(0), !GATED, 1);
+        int4 ahead = piece_at(1);
         Filled filled;
         filled.start(ring.barriers);
         MOTE_ROLLED
-        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+        for (int turn = 0;; turn++) {
+            const Turns::Turn mine = turns.at(turn);
+            if (mine.item >= n_item) break;
             Work work = next;
-            next = Work(job.list, ahead, !GATED, 1), ahead = piece_at(item + 2 * gridDim.x);
+            next = Work(job.list, ahead, !GATED, 1), ahead = piece_at(turn + 2);
             if (work.piece.z <= 0) continue;
-            size_t tile = item % UP_BLOCKS * (HIDDEN / 16);
+            size_t tile = mine.item % UP_BLOCKS * (HIDDEN / 16);
             const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
             Fill<T> fill(first, second, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             MOTE_ROLLED
-            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS, ring.next()) fill.stage(ring, filled, unit, 0);
+            for (int step = mine.begin; step < mine.end; step++, ring.next()) fill.stage(ring, filled, step * STAGE_UNITS, 0);
         }
         filled.finish();
         return;
     }
-    int at = 0, turn = 0; // stages before this piece
-    auto piece_at = [&](int item) { return item < n_item ? small_part(job.list, item / UP_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
-    int4 next = piece_at(blockIdx.x);
+    int at = 0, other = 0; // stages before this piece; which sums
+    auto piece_at = [&](int turn) {
+        int item = turns.at(turn).item;
+        return item < n_item ? small_part(job.list, item / UP_BLOCKS, all_wide) : make_int4(0, 0, 0, 0);
+    };
+    int4 next = piece_at(0);
     MOTE_ROLLED
-    for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
+    for (int turn = 0;; turn++) {
+        const Turns::Turn mine = turns.at(turn);
+        if (mine.item >= n_item) break;
         int4 piece = next;
-        next = piece_at(item + gridDim.x); // on its way meanwhile
+        next = piece_at(turn + 1); // on its way meanwhile
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
-        for (int step = 0; step < STEPS_UP; step++, ring.next()) {
-            if ((at + step) % GROUPS != group) continue;
+        for (int step = mine.begin; step < mine.end; step++, ring.next()) {
+            if ((at + step - mine.begin) % GROUPS != group) continue;
             ring.wait_full();
             multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
             __syncwarp();
             if (lane == 0) barrier_arrive(ring.empty());
         }
-        at += STEPS_UP;
+        at += mine.end - mine.begin;
         add_sub_blocks(piece.z, acc);
         int g = lane / 4, t = lane % 4;
-        float *sums = (float *)shared + turn * (GROUPS * MOST * SUM_ROW); // in turn: those of the item before may still be read
-        turn ^= 1;
+        float *sums = (float *)shared + other * (GROUPS * MOST * SUM_ROW); // in turn: those of the item before may still be read
+        other ^= 1;
         MOTE_UNROLL
         for (int i = 0; i < 4; i++) sums[(group * MOST + 2 * t + (i & 1)) * SUM_ROW + warp % TILES * 16 + g + (i >> 1) * 8] = acc[i];
         meet(1, CONSUMERS);
-        if (warp < piece.z) { // a warp a token, a lane a column
-            auto sum = [&](int row) {
+        auto sum_here = [&](int row) {
+            float v = 0;
+            MOTE_UNROLL
+            for (int i = 0; i < GROUPS; i++) v += sums[(i * MOST + warp) * SUM_ROW + row];
+            return v;
+        };
+        if (mine.is_shared()) {
+            int first = blockIdx.x - blockIdx.x % turns.n_share; // who has the first of the parts
+            float *to = job.partial + (size_t)(blockIdx.x * MOST + warp) * 64;
+            for (int row = lane; row < 64 && warp < piece.z; row += 32) to[row] = sum_here(row);
+            if (!is_last_part(job.done + mine.item - turns.n_whole, turns.n_share)) break;
+            for (int row = lane; row < 64 && warp < piece.z; row += 32) {
                 float v = 0;
-                MOTE_UNROLL
-                for (int i = 0; i < GROUPS; i++) v += sums[(i * MOST + warp) * SUM_ROW + row];
-                return v * T::POWER;
-            };
-            int block = item % UP_BLOCKS, end = block == UP_BLOCKS - 1 ? UNITS_H * 128 - block * HIDDEN : HIDDEN;
+                for (int i = 0; i < turns.n_share; i++) v += __ldcg(job.partial + (size_t)((first + i) * MOST + warp) * 64 + row);
+                sums[warp * SUM_ROW + row] = v;
+                for (int i = 1; i < GROUPS; i++) sums[(i * MOST + warp) * SUM_ROW + row] = 0;
+            }
+            __syncwarp();
+        }
+        if (warp < piece.z) { // a warp a token, a lane a column
+            auto sum = [&](int row) { return sum_here(row) * T::POWER; };
+            int block = mine.item % UP_BLOCKS, end = block == UP_BLOCKS - 1 ? UNITS_H * 128 - block * HIDDEN : HIDDEN;
             MOTE_ROLLED
             for (int c = lane; c < end; c += 32) {
                 int column = block * HIDDEN + c;

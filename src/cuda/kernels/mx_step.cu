@@ -20,6 +20,8 @@ struct MxQuantise {
     int *wide;           // large: set when a block is too far below the largest that it shares a scale with
     int n_row, n_col, stride; // multiples of 4 but n_row
     int is_bf16, spans;  // spans: scales are a span's, not a unit's
+    int *done;           // [n_done]: to be zero (mx_small.cu)
+    int n_done;
 };
 
 // Four units of a row by a warp, a span or two; of the last not all may be there.
@@ -58,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_c
 {
     chain_launch();
     chain_wait();
+    for (int i = threadIdx.x; blockIdx.x == 0 && i < quantise.n_done; i += THREADS) quantise.done[i] = 0;
     if ((int)blockIdx.x < sort.n_part) sort_pairs(sort, blockIdx.x);
     else quantise_units(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
 }
