@@ -297,14 +297,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
         if (piece.z <= 0) continue;
         float acc[4] = {0, 0, 0, 0};
         MOTE_ROLLED
-        for (int step = mine.begin; step < mine.end; step++, ring.next()) {
-            if ((at + step - mine.begin) % GROUPS != group) continue;
-            ring.wait_full();
-            multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(ring.empty());
+        for (int step = 0; step < STEPS_UP; step++) { // (with bounds of its own every address would be each thread's, in 35 instructions)
+            if (step < mine.begin || step >= mine.end) continue;
+            if (at++ % GROUPS == group) {
+                ring.wait_full();
+                multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
+                __syncwarp();
+                if (lane == 0) barrier_arrive(ring.empty());
+            }
+            ring.next();
         }
-        at += mine.end - mine.begin;
         add_sub_blocks(piece.z, acc);
         int g = lane / 4, t = lane % 4;
         float *sums = (float *)shared + other * (GROUPS * MOST * SUM_ROW); // in turn: those of the item before may still be read
@@ -318,20 +320,28 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __
             for (int i = 0; i < GROUPS; i++) v += sums[(i * MOST + warp) * SUM_ROW + row];
             return v;
         };
+        bool writes = warp < piece.z; // a warp a token
         if (mine.is_shared()) {
-            int first = blockIdx.x - blockIdx.x % turns.n_share; // who has the first of the parts
-            float *to = job.partial + (size_t)(blockIdx.x * MOST + warp) * 64;
-            for (int row = lane; row < 64 && warp < piece.z; row += 32) to[row] = sum_here(row);
-            if (!is_last_part(job.done + mine.item - turns.n_whole, turns.n_share)) break;
-            for (int row = lane; row < 64 && warp < piece.z; row += 32) {
-                float v = 0;
-                for (int i = 0; i < turns.n_share; i++) v += __ldcg(job.partial + (size_t)((first + i) * MOST + warp) * 64 + row);
-                sums[warp * SUM_ROW + row] = v;
-                for (int i = 1; i < GROUPS; i++) sums[(i * MOST + warp) * SUM_ROW + row] = 0;
+            const float *all = job.partial + (size_t)((blockIdx.x - blockIdx.x % turns.n_share) * MOST + warp) * 64; // the first part's
+            if (writes) {
+                MOTE_UNROLL
+                for (int row = lane; row < 64; row += 32) job.partial[(size_t)(blockIdx.x * MOST + warp) * 64 + row] = sum_here(row);
+            }
+            writes &= is_last_part(job.done + mine.item - turns.n_whole, turns.n_share);
+            if (writes) {
+                float v[2] = {0, 0};
+                MOTE_ROLLED
+                for (int i = 0; i < turns.n_share; i++)
+                    MOTE_UNROLL
+                    for (int r = 0; r < 2; r++) v[r] += __ldcg(all + i * (MOST * 64) + lane + 32 * r);
+                MOTE_UNROLL
+                for (int r = 0; r < 2; r++)
+                    MOTE_UNROLL
+                    for (int i = 0; i < GROUPS; i++) sums[(i * MOST + warp) * SUM_ROW + lane + 32 * r] = i ? 0 : v[r];
             }
             __syncwarp();
         }
-        if (warp < piece.z) { // a warp a token, a lane a column
+        if (writes) { // a lane a column
             auto sum = [&](int row) { return sum_here(row) * T::POWER; };
             int block = mine.item % UP_BLOCKS, end = block == UP_BLOCKS - 1 ? UNITS_H * 128 - block * HIDDEN : HIDDEN;
             MOTE_ROLLED
