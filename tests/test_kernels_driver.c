@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "cuda/cuda.h"
+#include "cuda_pair.h"
 #include "fake/libcuda.h"
 #include "kernels_block.h"
 
@@ -194,6 +195,70 @@ static mote_status create_all(const struct block *b)
     return status;
 }
 
+/* A model's block, with a shared expert beside the routed ones: first their kernels, then what a shared expert alone takes. */
+static int launched(struct mote_backend *backend, const struct mote_moe *job)
+{
+    int before = fake->n_plain + fake->n_chain;
+    begin_rows(backend, job->n_row);
+    must(backend->ops->moe(backend, job));
+    return fake->n_plain + fake->n_chain - before;
+}
+
+static void test_mx_shared(void **state)
+{
+    (void)state;
+    need_compiler();
+    if (getenv("MOTE_TEST_SHORT")) skip();
+    enum { D = 512, FF = 256, EXPERTS = 4, ROWS = 200 };
+    static const enum mote_act_wish act[] = {MOTE_WISH_MXFP4, MOTE_WISH_DEFAULT};
+    struct mote_matrix gate = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, FF, D), /* any bytes */
+        down = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, D, FF), all[3][EXPERTS];
+    uint8_t *bytes = calloc(FF, gate.row_bytes);
+    gate.data = down.data = bytes;
+    for (int e = 0; e < EXPERTS; e++) all[0][e] = all[1][e] = gate, all[2][e] = down;
+    const struct mote_backend_limits limits = {.max_row = ROWS,
+                                               .max_col = D,
+                                               .d_model = D,
+                                               .n_ff = FF,
+                                               .n_ff_shared = FF,
+                                               .n_expert = EXPERTS,
+                                               .n_used = 2,
+                                               .act_moe = 15,
+                                               .act_down = 15};
+    for (int i = 0; i < 2; i++) {
+        struct mote_expert_set set[2] = {{.name = "routed", .n_expert = EXPERTS},
+                                         {.name = "shared", .n_expert = 1}};
+        struct mote_backend_options options = {0};
+        struct mote_backend *backend;
+        must(mote_backend_cuda.create(&options, &limits, NULL, &backend));
+        for (int k = 0; k < 2; k++) {
+            set[k].n_ff = FF, set[k].d_model = D, set[k].act = act[i];
+            set[k].gate = all[0], set[k].up = all[1], set[k].down = all[2];
+            must(backend->ops->place_experts(backend, &set[k]));
+        }
+        make_ready(backend);
+        float *x = put_floats(backend, NULL, ROWS * D), *y = put_floats(backend, NULL, ROWS * D);
+        float *weights = put_floats(backend, NULL, ROWS * 2);
+        int32_t *ids = put(backend, NULL, ROWS * 2 * sizeof *ids);
+        for (int64_t n = 3; n <= ROWS; n += ROWS - 3) {
+            struct mote_moe routed = {.n_row = n, .d_model = D, .n_used = 2, .x = x, .experts = &set[0]};
+            routed.ids = ids, routed.weights = weights, routed.residual = y, routed.y = y;
+            struct mote_moe both = routed, shared = routed, portable = routed;
+            both.shared = shared.shared = portable.shared = &set[1];
+            shared.n_used = 0, shared.experts = NULL;
+            portable.x = y; /* which they may not: x would be gone before it is read again */
+            int n_routed = launched(backend, &routed), n_shared = launched(backend, &shared);
+            assert_int_equal(launched(backend, &both), n_routed + n_shared);
+            assert_int_not_equal(launched(backend, &portable), n_routed + n_shared);
+        }
+        take_back(backend, x), take_back(backend, y), take_back(backend, weights), take_back(backend, ids);
+        for (int k = 0; k < 2; k++) backend->ops->unplace(backend, set[k].placed);
+        backend->ops->destroy(backend);
+        assert_nothing_left();
+    }
+    free(bytes);
+}
+
 /* Every call of the driver fails in its turn. */
 static void test_failures(void **state)
 {
@@ -251,8 +316,8 @@ int main(int argc, char **argv)
     mote_rng_seed(&rng, 82);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forward),           cmocka_unit_test(test_mx_forward),
-        cmocka_unit_test(test_mx_planes_forward), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_mx_planes_forward), cmocka_unit_test(test_mx_shared),
+        cmocka_unit_test(test_failures),          cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,30 +92,25 @@ static const double large_from = 0.5, wide_from = 56;
 static const double planes_from = 1, planes_from_bytes = 210e6;
 /* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
 enum { FEW_PAIRS = 512 };
-enum { MOST_BLOCKS = 256 }; /* of a grid of the small kernels, if its blocks may share items */
 enum { SMALL_WIDTH = 8, UNIT = MOTE_UNIT_COLS, SMALL_BLOCK = 640 };
-enum {
-    FOUR_UNITS = 4 * UNIT,
-    BEGIN_BLOCK = 1024,
-    BEGIN_FOURS = 32
-}; /* threads, and how often four units of a row
-                                                                          they quantise (mx_step.cu) */
+/* Of a grid of the small kernels, if its blocks may share items; what they then leave for one another (mx_small.cu). */
+enum { MOST_BLOCKS = 256, PARTIAL_BYTES = MOST_BLOCKS * SMALL_WIDTH * 64 * 4 };
+/* Threads of mx_step.cu's, and how often they quantise four units of a row. */
+enum { FOUR_UNITS = 4 * UNIT, BEGIN_BLOCK = 1024, BEGIN_FOURS = 32 };
 
 /* ---- scratch ---- */
 
 struct scratch {
-    struct mx_rows x,
-        large_x; /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh) */
-    struct mx_rows h, large_h; /* [pairs][n_ff to 128] likewise */
-    void *
-        hidden; /* of wide pieces large_h before it is quantised: [pairs][n_ff] f32, where flat will lie; of two planes
-                   * [pairs][n_ff to 128] bf16, where large_h will */
+    /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh); [pairs][n_ff to 128] likewise */
+    struct mx_rows x, large_x, h, large_h;
+    /* large_h of wide pieces before it is quantised: [pairs][n_ff] f32, where flat will lie; of two planes [pairs][n_ff to 128] bf16,
+     * where large_h will */
+    void *hidden;
     void *flat; /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
     struct cuda_pairs pairs;
-    int32_t *wide; /* is any row? */
-    float
-        *partial; /* [MOST_BLOCKS][SMALL_WIDTH][64]: sums of blocks that share an item of the small kernels */
-    int32_t *done; /* [MOST_BLOCKS] */
+    int32_t *wide;  /* is any row? */
+    float *partial; /* PARTIAL_BYTES, where flat will lie */
+    int32_t *done;  /* [MOST_BLOCKS] */
 };
 
 /* Two planes are the large kernels' alone. */
@@ -133,11 +128,13 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->large_h.scale = cuda_cut(base, &total, pair, ff / UNIT * sizeof(float));
     size_t few = pair < FEW_PAIRS ? pair : FEW_PAIRS, halves = pair > 2 * few ? pair : 2 * few;
     size_t flat_row = (size_t)l->d_model * sizeof(uint16_t), hidden_row = (size_t)l->n_ff * sizeof(float);
-    s->flat = cuda_cut(base, &total, halves, planes == 1 && hidden_row > flat_row ? hidden_row : flat_row);
+    size_t each = planes == 1 && hidden_row > flat_row ? hidden_row : flat_row;
+    size_t least = planes == 1 ? PARTIAL_BYTES / (each + 1) + 1 : 0;
+    s->flat = cuda_cut(base, &total, halves > least ? halves : least, each);
     s->hidden = planes == 1 ? s->flat : s->large_h.q;
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, planes == 1 ? SMALL_WIDTH : large_width[1][0]);
+    s->partial = s->flat;
     s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
-    s->partial = cuda_cut(base, &total, planes == 1 ? MOST_BLOCKS * SMALL_WIDTH : 0, 64 * sizeof(float));
     s->done = cuda_cut(base, &total, planes == 1 ? MOST_BLOCKS : 0, sizeof *s->done);
     return total;
 }
