@@ -2,7 +2,7 @@
 // cores, exactly where activations are MXFP4; others are sums of two e4m3 numbers (MxPlanes), each multiplied by the same weights.
 //
 //   mx_large_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts: quantised as x is, where a block
-//                      has the columns of a whole unit, else f32
+//                      has the columns of a whole unit, else f32 (of two planes bf16)
 //   mx_large_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
 //
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
