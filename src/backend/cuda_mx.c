@@ -205,14 +205,13 @@ static double mean_pairs(const struct cuda_experts *e, const struct mote_moe *jo
 /* Bytes of weights that a step reads, likewise. */
 static double read_bytes(const struct cuda_experts *e, const struct mote_moe *job)
 {
-    double rest = pow(1 - (double)job->n_used / e->n_expert, (double)job->n_row),
-           rows = 0; /* rest: chosen by nobody */
+    double chosen = 1 - pow(1 - (double)job->n_used / e->n_expert, (double)job->n_row), each = 0;
     for (int p = e->first; p < CUDA_PROJECTIONS; p++) {
         int is_down = p == CUDA_DOWN;
-        rows += (double)mote_tile_bytes(&e->kind[p], is_down ? e->n_ff : e->d_model) / MOTE_TILE_ROWS *
+        each += (double)mote_tile_bytes(&e->kind[p], is_down ? e->n_ff : e->d_model) / MOTE_TILE_ROWS *
                 (double)(is_down ? e->d_model : e->n_ff);
     }
-    return (1 - rest) * e->n_expert * rows;
+    return chosen * e->n_expert * each;
 }
 
 int mote_cuda_mx_takes(const struct mote_moe *job)
