@@ -34,7 +34,7 @@ template <int PARTS, int N> struct Tokens {
 };
 // run(tokens): as few as hold `count` tokens, of what there are kernels for. Two parts where sums in registers leave no room for
 // more products than half of them.
-constexpr int next_fewer(int all) { return !IS_WIDE && all <= 32 ? all - 8 : all - 16; }
+constexpr int next_fewer(int all) { return IS_WIDE ? (PLANES == 1 && all <= 64 ? all - 32 : all - 16) : all <= 32 ? all - 8 : all - 16; }
 template <int SPAN, int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run run)
 {
     constexpr int FEWER = next_fewer(ALL), PARTS = SPAN > 1 || ALL <= 32 ? 1 : 2;
@@ -285,7 +285,7 @@ template <class T, int SPAN, int N> MOTE_FN void multiply_spans(float (&acc)[N /
     float part[N / 2];
     MOTE_ROLLED
     for (int left = T::UNITS; left > 0; left -= SPAN) {
-        if (left == 1) {
+        if (T::UNITS % SPAN == 1 && left == 1) {
             multiply_in_span<true, true, N>(acc, part, ring, operands, false);
             break;
         }
