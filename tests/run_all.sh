@@ -61,11 +61,11 @@ fuzzers() {
     done
 }
 
-# The same programs under ASan and UBSan; the long ones look at MOTE_TEST_SHORT and do less. Of the four that are one text, compiled
-# for two kinds of products and of activations, the two that have each once.
+# The same programs under ASan and UBSan; the long ones look at MOTE_TEST_SHORT and do less. Of four that are one text, compiled for two
+# kinds of products and of activations, the two that have each once; of another four, for two kinds of pieces and of activations, too.
 sanitized() {
     export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
-    tests "$san" "san " "test_prefill_mxfp4 test_prefill_wgmma"
+    tests "$san" "san " "test_prefill_mxfp4 test_prefill_wgmma test_mx_large64 test_mx_planes_wide"
     examples "$san" "san "
     fuzzers "$san" "san "
 }

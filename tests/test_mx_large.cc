@@ -197,7 +197,7 @@ static void check_pair(const experts &set, const result &got, const array<double
 static array<int> draw_ids()
 {
     static const int many[EXPERTS] = {2, 40, 60, 80, 100, 150, 176, 290, 20, 0}, few[EXPERTS] = {1, 17, 0, 65, 0, 129, 0, 0, 20, 0};
-    static const int planes[EXPERTS] = {2, 40, 0, 80, 0, 144, 0, 150, 20, 0};
+    static const int planes[EXPERTS] = {2, 40, 0, 0, 0, 144, 0, 0, 20, 0};
     const int *left = getenv("MOTE_TEST_SHORT") ? few : PLANES == 2 ? planes : many;
     int n_pair = 0, given[EXPERTS] = {};
     for (int e = 0; e < EXPERTS; e++) n_pair += left[e];
