@@ -437,22 +437,27 @@ static void test_block(void **state)
     report_end(&report, "MXFP4 blocks");
 }
 
+static void check_trial(const struct trial *trial, uint64_t seed, const char *what)
+{
+    struct report report;
+    need_device();
+    if (quick()) skip();
+    report_begin(&report);
+    mote_rng_seed(&rng, seed);
+    check_shape(trial, &report);
+    report_end(&report, what);
+}
+
 /* Kimi-K2.5's block with 40 of its 385 experts, and rows as many an expert has of 1, 16, 64, 256, 1024, 2048, 4096, 8192, 32768. */
 static void test_table(void **state)
 {
     (void)state;
-    need_device();
-    if (quick()) skip();
     static const struct trial trial = {{40, 9, 7168, 512, .act = MOTE_WISH_MXFP4},
                                        {1, 2, 7, 27, 106, 213, 426, 851, 3404},
                                        24,
                                        GAUSSIAN,
                                        GAUSSIAN + 1};
-    struct report report;
-    report_begin(&report);
-    mote_rng_seed(&rng, 52);
-    check_shape(&trial, &report);
-    report_end(&report, "MXFP4 blocks of 7168 x 512");
+    check_trial(&trial, 52, "MXFP4 blocks of 7168 x 512");
 }
 
 /* gpt-oss's block with 8 of its 128 experts, activations as it has them: columns end inside a unit; as many pairs an expert as at 4,
@@ -460,18 +465,12 @@ static void test_table(void **state)
 static void test_gpt_oss(void **state)
 {
     (void)state;
-    need_device();
-    if (quick()) skip();
     static const struct trial trial = {{8, 4, 2880, 2880, .activation = {MOTE_ACTIVATION_SWIGLU_OAI, 7}},
                                        {1, 2, 4, 16, 63, 65},
                                        12,
                                        GAUSSIAN,
                                        GAUSSIAN + 1};
-    struct report report;
-    report_begin(&report);
-    mote_rng_seed(&rng, 53);
-    check_shape(&trial, &report);
-    report_end(&report, "MXFP4 blocks of 2880 x 2880");
+    check_trial(&trial, 53, "MXFP4 blocks of 2880 x 2880");
 }
 
 /* A shared expert beside the routed ones: what these make and what that makes, but for the order of sums. */

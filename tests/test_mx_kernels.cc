@@ -303,7 +303,7 @@ template <class K> static void check_block(int is_rest, int all_wide, unsigned b
         assert_true(again.h == got.h && same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(float)));
         return;
     }
-    for (unsigned other : {1u, 2u}) { /* whoever takes a piece */
+    for (unsigned other : {1u, 2u, 11u}) { /* whoever takes a piece */
         result again = run_block<K>(set, x, ids, is_rest, all_wide, other);
         assert_true(!again.is_shared && again.h == got.h && same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(float)));
     }

@@ -300,9 +300,12 @@ static void test_moe(void **state)
     for (float &v : gate) v = normal();
     for (float &v : y) v = normal();
     array<float> residual = y;
-    for (int i = 0; i < TOKENS; i++) /* expert 2: everybody's; expert 4: nobody's; repeats in a row */
-        for (int s = 0; s < USED; s++)
-            ids[(size_t)(i * USED + s)] = s == 0 ? 2 : i == 9 ? 5 : (i * 7 + s) % 11 < 6 ? 0 : i % 2 ? 1 : 3;
+    for (int i = 0, n_zero = 0; i < TOKENS; i++) /* expert 2: everybody's; 4: nobody's; 0: a full piece; repeats in a row */
+        for (int s = 0; s < USED; s++) {
+            bool is_zero = s && i != 9 && (i * 7 + s) % 11 < 6 && n_zero < WIDTH;
+            n_zero += is_zero;
+            ids[(size_t)(i * USED + s)] = s == 0 ? 2 : i == 9 ? 5 : is_zero ? 0 : i % 2 ? 1 : 3;
+        }
     int n_pair = (int)ids.size(), n_piece = -1;
     array<int4> piece((size_t)(n_pair / WIDTH + EXPERTS));
     array<u16> halves((size_t)TOKENS * KP + 8), h((size_t)n_pair * KP + 8, 0xFFFF);
@@ -326,7 +329,7 @@ static void test_moe(void **state)
         int a = pair_at[(size_t)i - 1], b = pair_at[(size_t)i];
         assert_true(ids[(size_t)a] < ids[(size_t)b] || (ids[(size_t)a] == ids[(size_t)b] && a < b));
     }
-    int next = 0, has_more = 0, has_few = 0;
+    int next = 0, has_full = 0, has_more = 0, has_few = 0;
     for (int p = 0; p < n_piece; p++) {
         int4 at = piece[(size_t)p];
         assert_int_equal(at.y, next);
@@ -334,11 +337,11 @@ static void test_moe(void **state)
         for (int i = 0; i < at.z; i++) assert_int_equal(ids[(size_t)pair_at[(size_t)(at.y + i)]], at.x);
         bool goes_on = p > 0 && piece[(size_t)p - 1].x == at.x; /* after as many pairs, or the last with fewer */
         if (goes_on) assert_true(piece[(size_t)p - 1].z >= at.z && piece[(size_t)p - 1].z + at.z > WIDTH);
-        has_more |= goes_on, has_few |= at.z <= WIDTH / 2;
+        has_full |= at.z == WIDTH, has_more |= goes_on, has_few |= at.z <= WIDTH / 2;
         next += at.z;
     }
     assert_int_equal(next, n_pair);
-    assert_true(has_more && has_few);
+    assert_true(has_full && has_more && has_few);
 
     unsigned most = (unsigned)piece.size();
     Pieces list = {slot[0], piece.data(), &n_piece, row_of.data(), n_pair};

@@ -3,8 +3,8 @@
  *   quantise x, sort pairs by expert | gate and up, activated, quantised | down | ordered sum
  *
  * Few pairs an expert: integer products at memory's speed (mx_small.cu), any scales. Many: fp8 tensor cores (mx_large.cu).
- * Activations that are not MXFP4 are two planes of fp8 numbers (mx_act.cuh), where experts have neither few pairs nor very many;
- * other steps are the portable kernels'.
+ * Activations that are not MXFP4 are two planes of fp8 numbers (mx_act.cuh), from steps of some pairs an expert or some bytes of
+ * weights on; others are the portable kernels'.
  *
  * Owns no memory of its own: scratch is cut from cuda->prefill_scratch, which never serves two at once.
  * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
@@ -106,11 +106,11 @@ struct scratch {
     /* large_h of wide pieces before it is quantised: [pairs][n_ff] f32, where flat will lie; of two planes [pairs][n_ff to 128] bf16,
      * where large_h will */
     void *hidden;
-    void *flat; /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
+    void *
+        flat; /* [pairs][d_model] bf16, of up to FEW_PAIRS f32; before that PARTIAL_BYTES of items that are shared */
     struct cuda_pairs pairs;
-    int32_t *wide;  /* is any row? */
-    float *partial; /* PARTIAL_BYTES, where flat will lie */
-    int32_t *done;  /* [MOST_BLOCKS] */
+    int32_t *wide; /* is any row? */
+    int32_t *done; /* [MOST_BLOCKS] */
 };
 
 /* Two planes are the large kernels' alone. */
@@ -133,7 +133,6 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->flat = cuda_cut(base, &total, halves > least ? halves : least, each);
     s->hidden = planes == 1 ? s->flat : s->large_h.q;
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, planes == 1 ? SMALL_WIDTH : large_width[1][0]);
-    s->partial = s->flat;
     s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
     s->done = cuda_cut(base, &total, planes == 1 ? MOST_BLOCKS : 0, sizeof *s->done);
     return total;
@@ -300,7 +299,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     }
     if (has_small) {
         int may_share = !is_large && n_sm <= MOST_BLOCKS;
-        struct gate_up_job up = {list, s.x, s.h, may_share ? s.partial : NULL, s.done};
+        struct gate_up_job up = {list, s.x, s.h, may_share ? s.flat : NULL, s.done};
         struct down_job down = {list, s.h, s.flat, is_flat_bf16};
         void *up_args[] = {&up}, *down_args[] = {&down};
         TRY(mote_cuda_run(cuda, e->mx_small, GATE_UP, n_sm, 1, 1, SMALL_BLOCK, shared, up_args));
