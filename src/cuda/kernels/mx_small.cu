@@ -216,8 +216,7 @@ constexpr int STEPS_UP = (Tile<W0, D_MODEL>::UNITS + STAGE_UNITS - 1) / STAGE_UN
 constexpr int UP_BLOCKS = (N_FF + HIDDEN - 1) / HIDDEN, UNITS_H = (N_FF + 127) / 128;
 
 // Who takes what of gate and up. Few pairs make few items, and where some blocks would take one more than the others, all of them share
-// these last ones: each some of an item's columns, whose sums the last to be done adds up. Sharing takes about as long as a stage
-// or two.
+// these last ones: each some of an item's columns, whose sums the last to be done adds up.
 struct Turns {
     int n_item, n_whole, n_share; // n_share: blocks of an item that is shared, else 0
     MOTE_FN Turns(const MxGateUp &job, int items) : n_item(items), n_whole(items), n_share(0)
