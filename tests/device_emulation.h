@@ -204,6 +204,18 @@ static inline u32 __ballot_sync(u32, int is)
     });
     return lanes;
 }
+static inline int __reduce_add_sync(u32, int v)
+{
+    int sum = 0;
+    device_exchange(&v, sizeof v, [&](u64(*slot)[16]) {
+        for (int i = 0; i < 32; i++) {
+            int one;
+            memcpy(&one, slot[i], sizeof one);
+            sum += one;
+        }
+    });
+    return sum;
+}
 static inline int __clz(int v)
 {
     return v ? __builtin_clz((unsigned)v) : 32;

@@ -20,36 +20,31 @@ struct mx_rows {
           q((size_t)(rows * n_unit * planes * 128), 0x55), scale((size_t)(rows * n_scale()), NAN)
     {
     }
-    static mx_rows small(int rows, int n_col) { return mx_rows(rows, n_col, 0); }
+    static mx_rows small(int rows, int n_col, int planes = 1) { return mx_rows(rows, n_col, 0, planes); }
+    int columns() const { return share ? share * 128 : 32; } /* that have a scale together */
     int n_scale() const { return share ? (n_unit + share - 1) / share : 4 * n_unit; }
     unsigned blocks() const
     {
         return (unsigned)(n_row * ((n_unit + WARP_UNITS - 1) / WARP_UNITS) + 31) / 32;
     } /* that quantise them */
     MxRows view() { return MxRows{q.at, scale.at}; }
-    /* Of the small kernels' layout. */
-    double value(int row, int c) const
-    {
-        return (double)scale[(long)row * n_unit * 4 + c / 32] * q[(long)row * n_unit * 128 + c];
-    }
-    array<double> values(int row, int n_col) const
-    {
-        array<double> x((size_t)n_col);
-        for (int c = 0; c < n_col; c++) x[c] = value(row, c);
-        return x;
-    }
-    /* Of the large ones', of one plane or of two. */
     u8 code(int row, int c, int plane) const
     {
         int k = c % 32, position = k % 8 / 4 * 16 + k / 8 * 4 + k % 4;
         long at = ((long)row * n_unit + c / 128) * n_plane + plane;
         return (u8)q[at * 128 + c % 128 / 32 * 32 + position];
     }
-    double large_value(int row, int c) const
+    double value(int row, int c) const
     {
         double v = 0;
         for (int p = 0; p < n_plane; p++) v += (double)mote_e4m3_f32(code(row, c, p));
-        return (double)scale[(long)row * n_scale() + c / 128 / share] * v;
+        return (double)scale[(long)row * n_scale() + c / columns()] * v;
+    }
+    array<double> values(int row, int n_col) const
+    {
+        array<double> x((size_t)n_col);
+        for (int c = 0; c < n_col; c++) x[c] = value(row, c);
+        return x;
     }
     bool operator==(const mx_rows &other) const
     {
@@ -76,16 +71,15 @@ static inline double planes_bound(double x, double top)
     int e = top > 0x1p-119 ? ilogb(top) : -119;
     return x == 0 ? 0 : fmax(ldexp(1, ilogb(x) - 9), ldexp(1, e - 17));
 }
-/* The largest magnitude of those that share a scale with column c. */
-template <class T> static double planes_top(const T *row, int n_col, int c, int share)
+/* The largest magnitude of those that share a scale with column c, which n do. */
+template <class T> static double planes_top(const T *row, int n_col, int c, int n)
 {
     double top = 0;
-    for (int n = share * 128, i = c / n * n, end = i + n; i < end && i < n_col; i++)
-        top = fmax(top, fabs((double)row[i]));
+    for (int i = c / n * n, end = i + n; i < end && i < n_col; i++) top = fmax(top, fabs((double)row[i]));
     return top;
 }
 
-/* large: of one plane, or of two and alone. */
+/* Rows of two planes are `large` and alone. */
 static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large,
                      int *wide, int stride = 0)
 {
@@ -101,8 +95,7 @@ static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *
                       stride ? stride : n_col,
                       is_bf16,
                       large && large->share > 1,
-                      NULL,
-                      0};
+                      NULL};
     launch((small ? small : large)->blocks(), 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
 }
 

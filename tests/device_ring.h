@@ -11,7 +11,8 @@
 /* 8 bytes of shared memory. */
 struct device_mbarrier {
     u16 count, pending;
-    u32 phase;
+    i16 expected; /* 16 bytes each */
+    u16 phase;
 };
 static inline device_mbarrier *mbarrier_at(u32 at)
 {
@@ -19,17 +20,39 @@ static inline device_mbarrier *mbarrier_at(u32 at)
 }
 static inline void barrier_init(u32 at, int count)
 {
-    *mbarrier_at(at) = device_mbarrier{(u16)count, (u16)count, 0};
+    *mbarrier_at(at) = device_mbarrier{(u16)count, (u16)count, 0, 0};
 }
 static inline void barrier_init_seen() {}
-static inline void barrier_arrive(u32 at)
+static inline void barrier_arrive(u32 at, int times = 1)
 {
     device_mbarrier *b = mbarrier_at(at);
-    if (--b->pending == 0) b->pending = b->count, b->phase++;
+    if (times > b->pending)
+        fail_msg("a barrier of %d is arrived at %d times too often", b->count, times - b->pending);
+    b->pending = (u16)(b->pending - times);
+    if (b->pending == 0 && !b->expected) b->pending = b->count, b->phase++;
+}
+static inline void barrier_expect(u32 at, u32 bytes)
+{
+    device_mbarrier *b = mbarrier_at(at);
+    b->expected = (i16)(b->expected + (int)(bytes / 16));
+    b->pending--; /* whoever copies is still to come */
+}
+static inline void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
+{
+    device_mbarrier *b = mbarrier_at(barrier);
+    if (to % 16 || (uintptr_t)from % 16 || bytes % 16 || (int)(bytes / 16) > b->expected)
+        fail_msg("a bulk copy of %u bytes that is not aligned or not expected", bytes);
+    memcpy(shared + to, from, bytes);
+    b->expected = (i16)(b->expected - (int)(bytes / 16));
+    barrier_arrive(barrier, 0);
 }
 static inline void barrier_wait(u32 at, u32 parity)
 {
     while ((mbarrier_at(at)->phase & 1) == parity) device_yield(0, device.n);
+}
+static inline void wait_for(const int *count, int n)
+{
+    while (*count < n) device_yield(0, device.n);
 }
 static inline void meet(int name, int n)
 {
@@ -65,6 +88,11 @@ static inline u32 shared1(u32 at)
 static inline void stage_copy4(u32 to, const void *from)
 {
     memcpy(shared + to, from, 4);
+}
+static inline void put_shared16(u32 at, int x, int y, int z, int w)
+{
+    const int v[4] = {x, y, z, w};
+    memcpy(shared + at, v, sizeof v);
 }
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}

@@ -155,10 +155,11 @@ static inline u32 __reduce_min_sync(u32, u32 v)
 {
     return device_reduce(v, [](u32 a, u32 b) { return a < b ? a : b; });
 }
-static inline int __reduce_add_sync(u32, int v)
+static inline int device_add(int v)
 {
     return device_reduce(v, [](int a, int b) { return a + b; });
 }
+#define __reduce_add_sync(mask, v) device_add(v)
 static inline u32 device_ballot(bool v)
 {
     return device_reduce((u32)v << device_lane(), [](u32 a, u32 b) { return a | b; });

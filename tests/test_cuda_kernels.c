@@ -553,10 +553,10 @@ static void test_mx_experts(void **state)
     const struct {
         const char *arch;
         enum mote_act_wish act;
-        int has_gate, n_step, n_small, n_one, n_two; /* programs; of mx_large.cu: of one plane, of two */
-    } placed[] = {{"sm_90a", MOTE_WISH_DEFAULT, 1, 1, 0, 0, 2}, {"sm_90a", MOTE_WISH_DEFAULT, 0, 0, 0, 0, 0},
-                  {"sm_90a", MOTE_WISH_F32, 1, 0, 0, 0, 0},     {"sm_90a", MOTE_WISH_MXFP4, 1, 1, 1, 2, 0},
-                  {"sm_90a", MOTE_WISH_MXFP4, 0, 1, 1, 0, 0},   {"sm_80", MOTE_WISH_DEFAULT, 1, 0, 0, 0, 0},
+        int has_gate, n_step, n_small, n_one, n_two; /* programs; those of one plane, of two */
+    } placed[] = {{"sm_90a", MOTE_WISH_DEFAULT, 1, 1, 1, 0, 3}, {"sm_90a", MOTE_WISH_DEFAULT, 0, 0, 0, 0, 0},
+                  {"sm_90a", MOTE_WISH_F32, 1, 0, 0, 0, 0},     {"sm_90a", MOTE_WISH_MXFP4, 1, 1, 1, 3, 0},
+                  {"sm_90a", MOTE_WISH_MXFP4, 0, 1, 1, 1, 0},   {"sm_80", MOTE_WISH_DEFAULT, 1, 0, 0, 0, 0},
                   {"sm_80", MOTE_WISH_MXFP4, 1, 0, 0, 0, 0}};
     struct mote_matrix wide = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, 96, 256),
                        down = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, 256, 96);

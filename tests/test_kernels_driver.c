@@ -143,7 +143,7 @@ static void test_mx_forward(void **state)
         must(mote_moe_create(device, &b[i].options, &moe[i]));
         must(mote_moe_workspace(moe[i], 200, &bytes[i]));
         for (size_t k = 0; k < sizeof size / sizeof *size; k++)
-            check_forward(moe[i], &b[i], size[k], k & 1, 1);
+            check_forward(moe[i], &b[i], size[k], k & 1, size[k] > 1); /* of large kernels */
     }
     print_message("workspace of 200 rows: %zu bytes, %zu with rows of f16\n", bytes[1], bytes[0]);
     assert_true(bytes[1] < bytes[0] / 2);
@@ -161,8 +161,8 @@ static void test_mx_planes_forward(void **state)
     if (getenv("MOTE_TEST_SHORT")) skip();
     static const struct {
         int64_t n_row;
-        int n_launch; /* begin, gate and up, down, sum; of wide pieces h by itself; 0: others' */
-    } step[] = {{1, 0}, {2, 4}, {7, 4}, {65, 4}, {4000, 5}};
+        int n_launch; /* begin, the small kernel or gate and up, down, sum; of wide pieces h by itself; 0: others' */
+    } step[] = {{1, 0}, {2, 3}, {7, 4}, {65, 4}, {4000, 5}};
     mote_device *device;
     mote_moe *moe;
     struct block b;
@@ -174,7 +174,7 @@ static void test_mx_planes_forward(void **state)
         for (size_t k = 0; k < sizeof step / sizeof *step; k++) {
             int n_launch = check_forward(moe, &b, step[k].n_row, k & 1, 0);
             if (step[k].n_launch && !is_wide) assert_int_equal(n_launch, step[k].n_launch);
-            else assert_true(n_launch != 4 && n_launch != 5);
+            else assert_true(n_launch < 3 || n_launch > 5);
         }
         mote_moe_destroy(moe);
     }

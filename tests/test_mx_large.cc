@@ -84,13 +84,6 @@ struct experts {
     }
 };
 
-static array<double> large_values(const mx_rows &rows, int row, int n_col)
-{
-    array<double> x((size_t)n_col);
-    for (int c = 0; c < n_col; c++) x[c] = rows.large_value(row, c);
-    return x;
-}
-
 /* What a block makes of its rows. */
 struct result {
     array<int> row_of, place;
@@ -110,12 +103,13 @@ static result run_block(const experts &set, const array<float> &x, const array<i
                  mx_rows(n_pair, N_FF, SPAN_H, PLANES), array<float>(ids.n * N_FF, UNTOUCHED), array<u16>(ids.n * D_MODEL, UNTOUCHED_BF16)};
     mote_step_fault fault = {};
     MxRows none = {}, view = to.x.view();
-    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, D_MODEL, 0, 1, NULL, 0};
-    Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
+    int count[2];
+    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, D_MODEL, 0, 1, count};
+    Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, NULL, NULL, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
     launch(1 + to.x.blocks(), 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     assert_int_equal(to.all_wide, 0);
     to.all_wide = all_wide;
-    MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, &to.all_wide, WIDTH / SMALL_PIECE, 1, 1, 1};
+    MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, &to.all_wide, NULL, NULL, 1, 1, 1};
     void *hidden = PLANES == 2 ? (void *)to.h.q.at : to.hidden.at;
     MxLargeGateUp up = {list, set.base.at, to.x.view(), to.h.view(), hidden};
     MxLargeDown down = {list, set.base.at, to.h.view(), to.flat.at};
@@ -133,7 +127,7 @@ static array<double> hidden_of(const experts &set, const result &got)
     const struct mote_activation swiglu = {(enum mote_activation_kind)ACTIVATION, LIMIT};
     for (int p = 0; p < got.n_piece; p++)
         for (int at = got.piece[p].y, i = 0; i < got.piece[p].z && !got.piece[p].w; at++, i++) {
-            array<double> x = large_values(got.x, got.row_of[at], D_MODEL);
+            array<double> x = got.x.values(got.row_of[at], D_MODEL);
             for (int f = 0, e = got.piece[p].x; f < N_FF; f++)
                 want[(long)at * N_FF + f] = activation64(&swiglu, set.product(e, 0, f, x), set.product(e, 1, f, x));
         }
@@ -154,7 +148,7 @@ struct differences {
 static void add_planes_excess(difference *to, const double *seen, const double *right)
 {
     for (int f = 0; f < N_FF; f++) {
-        double allowed = planes_bound(right[f], planes_top(right, N_FF, f, SPAN_H) * 1.001) * 1.001;
+        double allowed = planes_bound(right[f], planes_top(right, N_FF, f, SPAN_H * 128) * 1.001) * 1.001;
         if (!QUANTISES) allowed += fabs(right[f]) * 0x1.01p-8; /* bf16 on its way */
         to->add(right[f] + fmax(fabs(seen[f] - right[f]) - allowed, 0), right[f]);
     }
@@ -167,7 +161,7 @@ static void check_rows(const result &got, const array<float> &x)
         for (int c = 0; c < D_MODEL; c++) {
             const float *of = x.at + (long)row * D_MODEL;
             double v = (double)of[c];
-            assert_true(fabs(got.x.large_value(row, c) - v) <= planes_bound(v, planes_top(of, D_MODEL, c, SPAN_X)));
+            assert_true(fabs(got.x.value(row, c) - v) <= planes_bound(v, planes_top(of, D_MODEL, c, SPAN_X * 128)));
         }
 }
 
@@ -175,7 +169,7 @@ static void check_rows(const result &got, const array<float> &x)
  * what a sum of terms of their size is off. */
 static void check_pair(const experts &set, const result &got, const array<double> &want_hidden, int expert, int at, differences *all)
 {
-    array<double> h = large_values(got.h, at, N_FF);
+    array<double> h = got.h.values(at, N_FF);
     const double *right = want_hidden.at + (long)at * N_FF;
     if (PLANES == 2) add_planes_excess(&all->hidden, h.at, right);
     else if (QUANTISES) {

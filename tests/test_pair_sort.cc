@@ -13,13 +13,13 @@
 enum { BLOCK = 1024 }; /* as backend/cuda_prefill.c and cuda_mx.c launch it */
 static int sort_warps(int n_expert) /* as cuda_sort_job */
 {
-    int n = (47 * 1024 / 4 - 2) / n_expert - 3;
+    int n = (47 * 1024 / 4 - 98) / n_expert - 3;
     return n > 32 ? 32 : n;
 }
 static size_t sort_shared(const Sort &job) /* as cuda_sort_shared */
 {
-    size_t counts = ((size_t)(job.n_warp + 3) * (size_t)job.n_expert + 2) * 4;
-    return counts > 4096 ? counts : 4096;
+    size_t counts = ((size_t)(job.n_warp + 3) * (size_t)job.n_expert + 98) * 4;
+    return counts > 1536 ? counts : 1536;
 }
 
 /* How experts are drawn. */
@@ -47,11 +47,13 @@ struct sizes {
 struct sorted {
     array<int> row_of, place;
     array<int4> piece;
-    int n_piece;
+    array<int> rest;
+    int n_piece, n_rest;
     mote_step_fault fault;
     bool operator==(const sorted &other) const
     {
-        return n_piece == other.n_piece && same_bytes(row_of.at, other.row_of.at, row_of.n * sizeof(int)) &&
+        return n_piece == other.n_piece && n_rest == other.n_rest && same_bytes(rest.at, other.rest.at, rest.n * sizeof(int)) &&
+               same_bytes(row_of.at, other.row_of.at, row_of.n * sizeof(int)) &&
                same_bytes(place.at, other.place.at, place.n * sizeof(int)) &&
                same_bytes(piece.at, other.piece.at, piece.n * sizeof(int4));
     }
@@ -61,8 +63,8 @@ static sorted sort(const array<int> &ids, const sizes &s, const int *wide, mote_
 {
     array<int> none((size_t)s.n_pair, -1);
     array<int4> unset((size_t)(s.n_pair / s.width + s.n_expert), int4{-1, -1, -1, -1});
-    sorted to = {none, none, unset, -1, fault};
-    Sort job = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, &to.fault, s.n_pair, s.n_used,
+    sorted to = {none, none, unset, array<int>(unset.n, -1), -1, -1, fault};
+    Sort job = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, wide ? to.rest.at : NULL, &to.n_rest, &to.fault, s.n_pair, s.n_used,
                 s.n_expert, s.width, s.n_warp, s.n_part};
     launch((unsigned)s.n_part, 1, BLOCK, [&] { sort_pairs(job, (int)blockIdx.x); });
     for (size_t i = sort_shared(job); i < sizeof shared; i++)
@@ -75,7 +77,7 @@ static sorted wanted(const array<int> &ids, const sizes &s, const int *wide)
 {
     array<int> none((size_t)s.n_pair, -1);
     array<int4> unset((size_t)(s.n_pair / s.width + s.n_expert), int4{-1, -1, -1, -1});
-    sorted to = {none, none, unset, 0, {}};
+    sorted to = {none, none, unset, array<int>(unset.n, -1), 0, wide ? 0 : -1, {}};
     int next = 0;
     for (int e = 0; e < s.n_expert; e++) {
         int first = next;
@@ -87,8 +89,10 @@ static sorted wanted(const array<int> &ids, const sizes &s, const int *wide)
         }
         int n = next - first, each = 1;
         while ((n + each - 1) / each > (n + s.width - 1) / s.width) each++;
-        for (; first < next; first += each)
+        for (; first < next; first += each) {
+            if (wide && wide[e]) to.rest[to.n_rest++] = to.n_piece;
             to.piece[to.n_piece++] = int4{e, first, next - first < each ? next - first : each, wide ? wide[e] : 0};
+        }
     }
     return to;
 }
@@ -117,7 +121,7 @@ static void check(const sizes &s, enum draw how)
 /* Up to FEW_PAIRS: places by comparison, as many lanes a pair as there are. */
 static void test_few(void **)
 {
-    for (int n_pair : {1, 2, 9, 31, 33, 64, 257, FEW_PAIRS - 1, FEW_PAIRS})
+    for (int n_pair : {1, 2, 9, 31, 33, 64, 77, FEW_PAIRS - 1, FEW_PAIRS})
         for (int width : {8, 16, 64, 128})
             for (int how = 0; how < DRAWS; how++)
                 check({n_pair, 1 + n_pair % 9, how % 2 ? 384 : 7, width, sort_warps(384), 1}, (enum draw)how);
@@ -137,6 +141,7 @@ static void test_many(void **)
             }
     }
     check({FEW_PAIRS + 1, 8, 1, 64, 32, 2}, EVEN);
+    for (int n_part : {1, 2}) check({2000, 8, 1024, 4, sort_warps(1024), n_part}, EVEN); /* every thread's */
 }
 
 /* An earlier fault of the step stays. */

@@ -34,13 +34,14 @@ static inline void *cuda_cut(uint8_t *base, size_t *total, size_t n, size_t size
 struct cuda_pairs {
     int32_t *row_of, *place;  /* [n_pair] */
     int32_t *piece, *n_piece; /* [most pieces][4], [1] */
+    int32_t *rest, *n_rest;   /* [most pieces], [1]; NULL: not wanted */
 };
 
 /* Room for n_pair pairs in pieces of at least `width`. */
 static inline struct cuda_pairs cuda_cut_pairs(uint8_t *base, size_t *total, size_t n_pair, int32_t n_expert,
                                                int width)
 {
-    struct cuda_pairs pairs;
+    struct cuda_pairs pairs = {0};
     pairs.row_of = cuda_cut(base, total, n_pair, sizeof *pairs.row_of);
     pairs.place = cuda_cut(base, total, n_pair, sizeof *pairs.place);
     pairs.piece = cuda_cut(base, total, n_pair / (size_t)width + (size_t)n_expert, 4 * sizeof *pairs.piece);
@@ -53,6 +54,7 @@ struct cuda_sort_job {
     const int32_t *ids;
     int32_t *row_of, *place, *piece, *n_piece;
     const int32_t *wide; /* [n_expert] of cuda_experts, or NULL */
+    int32_t *rest, *n_rest;
     struct mote_step_fault *fault;
     int n_pair, n_used, n_expert, width, n_warp, n_part;
 };
@@ -64,13 +66,15 @@ static inline struct cuda_sort_job cuda_sort_job(const struct cuda_backend *cuda
                                                  const int32_t *wide)
 {
     int n_pair = (int)(job->n_row * job->n_used), n_part = n_pair / 1024,
-        n_warp = (47 * 1024 / (int)sizeof(int32_t) - 2) / n_expert - 3;
+        n_warp = (47 * 1024 / (int)sizeof(int32_t) - 98) / n_expert - 3;
     return (struct cuda_sort_job){.ids = job->ids,
                                   .row_of = to->row_of,
                                   .place = to->place,
                                   .piece = to->piece,
                                   .n_piece = to->n_piece,
                                   .wide = wide,
+                                  .rest = to->rest,
+                                  .n_rest = to->n_rest,
                                   .fault = cuda->fault,
                                   .n_pair = n_pair,
                                   .n_used = job->n_used,
@@ -85,8 +89,8 @@ static inline struct cuda_sort_job cuda_sort_job(const struct cuda_backend *cuda
 /* Its dynamic shared memory: the counts, or what few pairs take. */
 static inline size_t cuda_sort_shared(const struct cuda_sort_job *sort)
 {
-    size_t counts = ((size_t)(sort->n_warp + 3) * (size_t)sort->n_expert + 2) * sizeof(int32_t),
-           few = 2 * 512 * sizeof(int32_t);
+    size_t counts = ((size_t)(sort->n_warp + 3) * (size_t)sort->n_expert + 98) * sizeof(int32_t),
+           few = 3 * 128 * sizeof(int32_t);
     return counts > few ? counts : few;
 }
 

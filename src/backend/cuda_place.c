@@ -330,7 +330,8 @@ mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_ex
     if (placed->n_wide && cuda->info->cc == 90)
         mote_log(MOTE_LOG_INFO, "%s: scales of %d of %d experts lie too far apart for fp8, %s", set->name,
                  placed->n_wide, placed->n_expert,
-                 placed->mx_planes ? "their products stay integers" : "all take the portable kernels");
+                 placed->mx_planes ? "each of their blocks is summed by itself"
+                                   : "all take the portable kernels");
     set->placed = placed;
     return MOTE_OK;
 }

@@ -140,8 +140,9 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     {{"prefill_int8_down.cu", "W0=" TILE_Q1_0 " COLS=768 X_GROUP=128"}, "Q1_0", 1},
 
     MX("mx_step.cu", "", "all"),
-    MX("mx_small.cu", MX_TEXT "D_MODEL=7168 N_FF=512" SWIGLU, "swiglu"),
-    MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880" RELU2, "relu2"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=7168 N_FF=512 PLANES=1" SWIGLU, "swiglu"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 PLANES=1" RELU2, "relu2"),
+    MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 PLANES=2" SWIGLU_OAI, "oai-planes"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64 PLANES=1" SWIGLU, "64"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=64 PLANES=2" SWIGLU_OAI, "64-planes"),
     MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=176 PLANES=1" SWIGLU, "176"),

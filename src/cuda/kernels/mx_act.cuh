@@ -1,13 +1,13 @@
 // mx_act.cuh: rows of activations as the MXFP4 kernels of sm_90 (mx_small.cu, mx_large.cu) read them.
 //
-//   small   q [row][unit][4 blocks][32] s8: twice the e2m1 value; scale [row][unit][4]: what one of q stands for
-//   large   q [row][unit][128] e4m3: e2m1 values times a power of two of their block, relative to the largest of all that share a
-//           scale; column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale [row][unit], or where spans of MX_SPAN units
-//           share one, which columns of x do and those of wide pieces' h, [row][span]
-//   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns and scale as
-//           large has them, spans being of MX_PLANES_SPAN units
+//   small   q [row][unit][128] e4m3: the e2m1 values; column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale
+//           [row][unit][4 blocks]: what 1 of them stands for
+//   large   q likewise, but for a power of two of their block, relative to the largest of all that share a scale; scale [row][unit],
+//           or where spans of MX_SPAN units share one, which columns of x do and those of wide pieces' h, [row][span]
+//   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns as above, scale as
+//           small has it, or large, spans being of MX_PLANES_SPAN units
 //
-// Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN; so has a unit of large, of planes.
+// Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN; so have all that share one.
 //
 // Owns: those layouts and who of a warp holds which column. The rule is mxfp4.cuh's.
 #ifndef MX_ACT_CUH
@@ -20,15 +20,6 @@ struct MxRows {
     i8 *q;
     float *scale;
 };
-
-// Small: block `block` of 32 columns of a row; a lane a column.
-MOTE_FN void mx_put_block(float x, const MxRows &rows, size_t row, int n_unit, int block)
-{
-    size_t at = row * (4 * n_unit) + block;
-    int lane = threadIdx.x % 32, e = mxfp4_exponent(__reduce_max_sync(~0u, float_bits(x) & 0x7FFFFFFF));
-    rows.q[at * 32 + lane] = e == MXFP4_NO_NUMBER ? 0 : mxfp4_twice(x, mxfp4_inverse(e));
-    if (lane == 0) rows.scale[at] = mxfp4_scale(e) * 0.5f;
-}
 
 // How far below the largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
 constexpr int MX_TOP = 6, MX_WINDOW = 14;
@@ -74,20 +65,15 @@ template <int N> struct MxColumns {
         MOTE_UNROLL
         for (int i = 0; i < N; i++) v[i] = mxfp4_value(x[i], inverse);
     }
-    // Twice the values of columns 4 i .. + 3, as s8. (Beside 1.5 * 2^23 an integer is a float's low bits.)
-    MOTE_FN u32 twice(int i) const
-    {
-        u32 w[4];
-        MOTE_UNROLL
-        for (int j = 0; j < 4; j++) w[j] = float_bits(__fmaf_rn(v[4 * i + j], 2, 12582912.0f));
-        return prmt(prmt(w[0], w[1], 0x0040), prmt(w[2], w[3], 0x0040), 0x5410);
-    }
     // at: which of all rows' units; part: the lane's place in it.
     MOTE_FN void put_small(const MxRows &rows, size_t at, int part) const
     {
         MOTE_UNROLL
-        for (int i = 0; i < N / 4; i++) *(u32 *)(rows.q + at * 128 + part * N + 4 * i) = e == MXFP4_NO_NUMBER ? 0 : twice(i);
-        if (part % BLOCK == 0) rows.scale[at * 4 + part / BLOCK] = mxfp4_scale(e) * 0.5f;
+        for (int i = 0; i < N / 4; i++) {
+            u32 four = pack_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+            *(u32 *)(rows.q + at * 128 + mx_position(part * N + 4 * i)) = e == MXFP4_NO_NUMBER ? 0 : four;
+        }
+        if (part % BLOCK == 0) rows.scale[at * 4 + part / BLOCK] = mxfp4_scale(e);
     }
     // The largest exponent of UNITS neighbouring units.
     template <int UNITS> MOTE_FN int top() const
@@ -121,8 +107,8 @@ template <int N> struct MxColumns {
 // 2^-9 of itself, or 2^-17 of the largest. (A largest below 2^-119 counts as 2^-119, so that powers and scales are normal floats.)
 constexpr int MX_PLANES_TOP = 7, MX_PLANES_LEAST = 127 - 119;
 
-template <int N, int UNITS> struct MxPlanes {
-    static constexpr int SHARE = UNITS * 128 / N; // lanes that share a scale
+template <int N, int COLUMNS> struct MxPlanes {
+    static constexpr int SHARE = COLUMNS / N; // lanes that share a scale
     float v[N], scale;
     bool is_number;
 

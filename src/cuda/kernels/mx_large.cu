@@ -403,7 +403,7 @@ template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, 
             for (int i = 0; i < 4; i++) h[i] = is_there ? h[i] : 0;
             size_t at = pair * (FF_PAD / 128) + first_column / 128;
             if constexpr (PLANES == 2) {
-                MxPlanes<4, 1> planes(h);
+                MxPlanes<4, 128> planes(h);
                 if (is_token) planes.put(job.h, at, c / 4, at, c == 0);
             } else {
                 MxColumns<4> columns(h);

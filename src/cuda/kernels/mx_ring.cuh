@@ -16,6 +16,14 @@ extern __shared__ __align__(1024) u8 shared[];
 MOTE_FN void barrier_init(u32 at, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
 MOTE_FN void barrier_init_seen() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 MOTE_FN void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
+MOTE_FN void barrier_arrive(u32 at, int times) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(times) : "memory"); }
+// An arrival, and so many bytes that bulk copies are to bring.
+MOTE_FN void barrier_expect(u32 at, u32 bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory"); }
+MOTE_FN void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) // multiples of 16
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
 // Until the phase of this parity is over.
 MOTE_FN void barrier_wait(u32 at, u32 parity)
 {
@@ -55,6 +63,17 @@ MOTE_FN u32 shared1(u32 at)
     u32 v;
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
+}
+MOTE_FN void put_shared16(u32 at, int x, int y, int z, int w)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+// Until other blocks have counted to n; what they wrote before is seen then.
+MOTE_FN void wait_for(const int *count, int n)
+{
+    int v;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(count) : "memory");
+    while (v < n);
 }
 // Four matrices of 8 x 8 halves, transposed; lane 8 m + i has the address of row i of what becomes of matrix m.
 MOTE_FN void store_transposed(u32 at, const u32 v[4])
@@ -139,21 +158,11 @@ template <int STAGES, int AHEAD> struct Sent {
 struct MxList {
     Pieces pieces;
     int *wide;  // such a row has been met; written by who quantises (mx_step.cu)
-    int n_part; // small: parts of SMALL_PIECE pairs that a piece is taken in
+    const int *rest, *n_rest; // pieces with w, or null: there are none
+    int n_part; // small: parts of as many pairs as it takes at once that a piece is taken in
     int is_rest; // small: what the large kernels leave; otherwise everything
-    int has_wide; // there are pieces with w
-    int one;      // 1, which the compiler does not know
+    int one;     // 1, which the compiler does not know
 };
-constexpr int SMALL_PIECE = 8;
-
-// Part `at` of the list's pieces, for the small kernels: no pairs (z 0 or less) where it is not theirs.
-MOTE_FN int4 small_part(const MxList &list, int at, bool all_wide)
-{
-    int4 piece = list.pieces.piece[at / list.n_part];
-    int first = at % list.n_part * SMALL_PIECE;
-    piece.y += first, piece.z = list.is_rest && !piece.w && !all_wide ? 0 : min(SMALL_PIECE, piece.z - first);
-    return piece;
-}
 
 // An item's piece, which has been asked for two items before, and its weights' address, asked for one before: either takes as long
 // as a stage.

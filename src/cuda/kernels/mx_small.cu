@@ -1,419 +1,461 @@
-// mx_small.cu: the expert block of MXFP4 weights for experts with few tokens (up to 8 a piece), sm_90: bound by memory, so
-// weights stream through a ring of shared memory at its speed.
+// mx_small.cu: the expert block of MXFP4 weights for experts with few tokens, sm_90a: bound by memory, so weights stream through a ring
+// of shared memory at its speed, without a pause from the first of gate and up to the last of down.
 //
-//   mx_small_gate_up   h = activation(gate x, up x), quantised, of pairs (row, expert) in the order of experts
-//   mx_small_down      flat[pair] = down h, f32 or bf16, to be weighed and summed in the order of a row's experts (prefill_step.cu)
+//   mx_small   h = activation(gate x, up x), quantised, of pairs (row, expert) in the order of experts; then
+//              flat[pair] = down h, f32 or bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
 //
-// Products are integers: e2m1 doubled is a whole number, so a sum over a block of 32 is exact, and both scales are met once a
-// block: any scales are right, of weights and of activations.
+// Both operands are e4m3 for the fp8 tensor cores, weights in registers, tokens in shared memory. Every block of 32 is summed by itself
+// (exactly, where activations are MXFP4) and meets both its scales then: any scales are right, of weights and of activations, and
+// codes become e4m3 by a table that is always the same. A product has eight columns and is made in two halves: the columns of the
+// first are sub-blocks 0 and 1 of four columns of tokens, those of the second sub-blocks 2 and 3; the other sub-block's are zeros.
+// Four columns are four tokens, or of two planes two tokens.
 //
-// A stage is 64 rows of weights x 512 columns and the piece's tokens. Four warps fill; sixteen multiply, in groups of four that
-// take every fourth stage: of gate_up a part of the columns (sums meet at the piece's end), of down 64 rows of their own.
+// An item is 64 rows of weights and a piece's tokens; a stage 512 columns of it. Blocks take items from a list, all of gate and up before
+// the first of down, each when it has room: so whoever waits for h waits for blocks that run, wherever other kernels leave this one
+// space. Of a block two warps fill stages with weights, and run ahead of everything; one fills them with tokens, and waits until all h is
+// there; sixteen multiply, in groups of four that take every fourth stage; one turns sums into h, and into results.
 //
-// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); MX_SHARED, bytes of a block's
-// shared memory.
+// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); PLANES, e4m3 numbers of an
+// activation, 1 (MXFP4) or 2 (MxPlanes); MX_SHARED, bytes of a block's shared memory.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
+#include "mx_wgmma.cuh"
 #include "tile.cuh"
 
-constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, FILLERS = 128, BLOCK = CONSUMERS + FILLERS;
-constexpr int TILES = 4, STAGE_UNITS = 4, MOST = SMALL_PIECE; // tiles and units of a stage, tokens of a piece
-constexpr int CODE_BYTES = TILES * STAGE_UNITS * 1024, SCALE_BYTES = TILES * STAGE_UNITS * 64;
-constexpr int ROW_UNIT = 128, ROW_BYTES = STAGE_UNITS * ROW_UNIT + 32; // + 32: eight rows' words in all banks
-constexpr int ROW_SCALE = STAGE_UNITS * 16 + 16;
-constexpr int AT_SCALE = CODE_BYTES, AT_ROW = AT_SCALE + SCALE_BYTES, AT_ROW_SCALE = AT_ROW + MOST * ROW_BYTES;
-constexpr int STAGE_BYTES = AT_ROW_SCALE + MOST * ROW_SCALE;
-constexpr int SUM_ROW = 64 + 4, SUM_BYTES = 2 * GROUPS * MOST * SUM_ROW * 4; // [2][group][token][rows]: of gate_up
-constexpr int STAGES = (int)((MX_SHARED - SUM_BYTES - 1024) / STAGE_BYTES);
+constexpr int GROUPS = 4, GROUP_THREADS = 128, CONSUMERS = GROUPS * GROUP_THREADS, FILLERS = 64, BLOCK = CONSUMERS + FILLERS + 64; // threads
+constexpr int AT_FILLERS = CONSUMERS / 32, AT_TOKENS = AT_FILLERS + FILLERS / 32, AT_RESULTS = AT_TOKENS + 1;                     // warps
+constexpr int TILES = 4, ROWS = TILES * 16, STAGE_UNITS = 4, COLUMNS = 4, MOST = COLUMNS / PLANES; // tiles, rows, units of a stage; most tokens
 constexpr bool GATED = is_gated(ACTIVATION);
-constexpr int HIDDEN = GATED ? 32 : 64; // columns of h that a block makes at once
+constexpr int HIDDEN = GATED ? ROWS / 2 : ROWS; // columns of h that an item makes
 
-struct MxGateUp {
+struct MxSmall {
     MxList list;
-    MxRows x;       // [rows]
-    MxRows h;       // [n_pair]
-    float *partial; // [grid][MOST][64], of blocks that share an item; null: none is shared
-    int *done;      // [grid], zero: how many of an item's parts are there
-};
-struct MxDown {
-    MxList list;
-    MxRows h;   // [n_pair]
-    void *flat; // [n_pair][D_MODEL] f32, or bf16
+    MxRows x;    // [rows]
+    MxRows h;    // [n_pair]
+    void *flat;  // [n_pair][D_MODEL] f32, or bf16
     int is_bf16;
+    int *taken, *made; // zero: items that blocks have taken; those of gate and up whose h is there
 };
 
-typedef Stages<STAGES, STAGE_BYTES> Ring;
-typedef Sent<STAGES, STAGES - GROUPS - 1> Filled; // a stage for each group, the others on their way
+// ---- shared memory ----
 
-// The kernels' beginning: returns how many parts of pieces there are to look at.
-MOTE_FN int ring_start(Ring &ring, const MxList &list, bool &all_wide)
+// A stage: codes [tile][unit][1024]; tokens [unit][8][128], swizzled: row 4 i + c has sub-blocks i and i + 2 of column c, else zeros; scale
+// items [tile][unit][64]; the columns' scales [unit][COLUMNS][4]; what it is.
+struct Stage {
+    static constexpr int CODE_TILE = STAGE_UNITS * 1024, ITEM_TILE = STAGE_UNITS * 64, SCALE_UNIT = COLUMNS * 16;
+    static constexpr int TOKEN = TILES * CODE_TILE, ITEM = TOKEN + STAGE_UNITS * 1024, SCALE = ITEM + TILES * ITEM_TILE,
+                         KIND = SCALE + STAGE_UNITS * SCALE_UNIT, BYTES = (KIND + 16 + 1023) / 1024 * 1024;
+};
+// n_unit 0: nothing follows. left: stages of the item from this one on; of all its `steps`, at most GROUPS are counted.
+struct Kind {
+    int n_unit, left, step, turn;
+};
+enum { GATE_UP, DOWN, END };
+struct Item {
+    int4 piece;
+    const u8 *matrix[2]; // of its first two tiles, of the others
+    int phase, block;    // block: of ROWS rows
+};
+// Items are told by who takes them, the first warp of fillers, which may be as many ahead of the last that reads of them as there are
+// stages, sums and a few.
+constexpr int QUEUE = 32, SUMS = 4, SUM_ROW = ROWS + 4, SUM_BYTES = GROUPS * MOST * SUM_ROW * 4; // sums of an item: [group][token][rows]
+constexpr int BESIDE = QUEUE * ((int)sizeof(Item) + 8) + SUMS * (SUM_BYTES + 16);
+constexpr int STAGES = (MX_SHARED - BESIDE) / (Stage::BYTES + 16);
+static_assert(STAGES > GROUPS + 1 && STAGES + SUMS + 4 < QUEUE && sizeof(Item) % 8 == 0, "");
+constexpr int AT_SUMS = STAGES * Stage::BYTES, AT_QUEUE = AT_SUMS + SUMS * SUM_BYTES, AT_BARRIERS = AT_QUEUE + QUEUE * (int)sizeof(Item);
+constexpr int AT_TOLD = AT_BARRIERS + STAGES * 16, AT_SUMMED = AT_TOLD + QUEUE * 8; // barriers: of the ring, of the queue, of sums
+static_assert(AT_SUMMED + SUMS * 16 <= MX_SHARED, "");
+
+typedef Stages<STAGES, Stage::BYTES> Ring;
+typedef Sent<STAGES, 3> Filled; // so many stages on their way and one that is asked for; the others are the groups'
+
+MOTE_FN Item &item_at(int turn) { return *(Item *)(shared + AT_QUEUE + turn % QUEUE * (int)sizeof(Item)); }
+MOTE_FN u32 told(int turn) { return shared_address(shared) + AT_TOLD + turn % QUEUE * 8; }
+MOTE_FN Item next_item(int turn)
 {
-    u32 at = shared_address(shared);
-    ring.start(at + SUM_BYTES, at + SUM_BYTES + STAGES * STAGE_BYTES);
-    if (threadIdx.x == 0) ring.init(FILLERS / 32, GROUP_THREADS / 32);
-    chain_launch();
-    chain_wait();
-    all_wide = list.is_rest && *list.wide; // written before this kernel alone
-    __syncthreads();
-    return list.is_rest && !all_wide && !list.has_wide ? 0 : *list.pieces.n_piece * list.n_part;
+    barrier_wait(told(turn), turn / QUEUE & 1);
+    return item_at(turn);
 }
+MOTE_FN float *sums_of(int turn) { return (float *)(shared + AT_SUMS + turn % SUMS * SUM_BYTES); }
+MOTE_FN u32 summed(int turn) { return shared_address(shared) + AT_SUMMED + turn % SUMS * 8; } // an item's sums are there
+MOTE_FN u32 read(int turn) { return summed(turn) + SUMS * 8; }                                 // and their place is free again
+// Warps of an item's groups arrive as many times as makes this, whether one group has part in it or four.
+constexpr int SHARES = 12, ARRIVALS = SHARES * GROUP_THREADS / 32;
 
-// The fillers: what a thread copies of every stage of a piece: 16 bytes of each half of a tile's codes, of every AT_ONCEth of the
-// tokens, and of scales: of a tile, or of a token. Worked out once for a piece.
-template <class T> struct Fill {
-    static constexpr int CHUNKS = STAGE_UNITS * ROW_UNIT / 16, AT_ONCE = FILLERS / CHUNKS, EACH = MOST / AT_ONCE;
-    static constexpr int ITEM_THREADS = TILES * STAGE_UNITS * 4, HALVES = STAGE_UNITS * 64 / FILLERS;
-    static_assert(FILLERS % CHUNKS == 0 && ITEM_THREADS + MOST * STAGE_UNITS <= FILLERS && STAGE_UNITS * 64 % FILLERS == 0, "");
-    static constexpr bool WHOLE = T::UNITS % STAGE_UNITS == 0; // no stage has fewer units
-    const u8 *code[2], *scale, *row; // code: of the first two tiles, of the others
-    u32 token[EACH], at_code, at_scale, at_row, of_unit, of_part; // of_*: bytes to the scales of the next
-    bool has_scale, has_token[EACH];
-    int thread, scale_unit;
+// ---- what there is to do ----
 
-    // `first` and `second`: two neighbouring tiles each.
-    template <class RowOf> MOTE_FN Fill(const u8 *first, const u8 *second, const MxRows &rows, int count, RowOf row_of)
+template <class T> constexpr int steps_of() { return (T::UNITS + STAGE_UNITS - 1) / STAGE_UNITS; }
+constexpr int UP_STEPS = steps_of<Tile<W0, D_MODEL>>(), DOWN_STEPS = steps_of<Tile<W0, N_FF>>(), UNITS_H = (N_FF + 127) / 128;
+
+// Items of a phase: blocks of ROWS rows of a piece, of which one or some neighbours are taken at once: to take takes as long as a stage or
+// two.
+template <int ROWS_OF_IT, int HEIGHT, int STEPS> struct Blocks {
+    static constexpr int all = (ROWS_OF_IT + HEIGHT - 1) / HEIGHT, at_once = STEPS < 4 ? 4 / STEPS : 1, takes = (all + at_once - 1) / at_once;
+};
+typedef Blocks<N_FF, HIDDEN, UP_STEPS> Up;
+typedef Blocks<D_MODEL, ROWS, DOWN_STEPS> Down;
+
+struct Plan {
+    int n_up, n_all, n_made; // takes of gate and up, of all; items of gate and up
+    bool is_rest;            // pieces are listed once more
+    MOTE_FN Plan(const MxList &list)
     {
-        thread = opaque(threadIdx.x % FILLERS); // out of sight: it would be worked out again for every copy
-        at_code = opaque(thread * 16), code[0] = first + thread * 16, code[1] = second + thread * 16;
-        if (thread < ITEM_THREADS) {
-            int tile = thread / (STAGE_UNITS * 4), at = thread % (STAGE_UNITS * 4);
-            scale = (tile < 2 ? first : second) + tile % 2 * T::BYTES + T::AT_SCALE + at * 16, of_unit = 64, of_part = TILES * T::BYTES;
-            at_scale = AT_SCALE + tile * (STAGE_UNITS * 64) + at * 16, scale_unit = at / 4, has_scale = true;
-        } else {
-            int j = (thread - ITEM_THREADS) / STAGE_UNITS, at = thread % STAGE_UNITS;
-            scale = (const u8 *)(rows.scale + ((size_t)row_of(min(j, count - 1)) * T::UNITS + at) * 4), of_unit = 16, of_part = 0;
-            at_scale = AT_ROW_SCALE + j * ROW_SCALE + at * 16, scale_unit = at, has_scale = j < count;
-        }
-        row = (const u8 *)rows.q, at_row = opaque(AT_ROW + thread / CHUNKS * ROW_BYTES + thread % CHUNKS * 16);
-        MOTE_UNROLL
-        for (int i = 0; i < EACH; i++) {
-            int j = thread / CHUNKS + i * AT_ONCE;
-            has_token[i] = j < count;
-            token[i] = opaque((u32)row_of(min(j, count - 1)) * (T::UNITS * ROW_UNIT) + thread % CHUNKS * 16);
-        }
+        is_rest = list.is_rest && !*(volatile int *)list.wide; // large kernels take all but some
+        int n_part = (!is_rest ? *list.pieces.n_piece : list.rest ? *list.n_rest : 0) * list.n_part;
+        n_up = n_part * Up::takes, n_all = n_up + n_part * Down::takes, n_made = n_part * Up::all;
     }
+};
 
-    // The stage of units unit ..; part: which four tiles from the first on.
-    MOTE_FN void stage(const Ring &ring, Filled &filled, int unit, int part)
+// Items on their way to who takes them: each needs an answer of memory for its number, its piece, its weights' addresses.
+struct Source {
+    int number;      // of the take after the next: lane 0 has it
+    int next;        // of the next
+    int4 next_piece; // z: of all its parts
+    Item item;
+    int n_left; // items from this one on that were taken with it
+
+    MOTE_FN void take(const MxSmall &job)
     {
-        int n = min(STAGE_UNITS, T::UNITS - unit);
-        u32 to = ring.stage(), code_at = unit * 1024 + part * (u32)(TILES * T::BYTES);
-        const u8 *units = row + unit * ROW_UNIT;
+        if (threadIdx.x % 32 == 0) number = atomicAdd(job.taken, 1);
+    }
+    MOTE_FN static int part_of(const Plan &plan, int at) { return at < plan.n_up ? at / Up::takes : (at - plan.n_up) / Down::takes; }
+    MOTE_FN void look_up(const MxSmall &job, const Plan &plan)
+    {
+        next = __shfl_sync(~0u, number, 0);
+        if (next >= plan.n_all) return;
+        int piece = part_of(plan, next) / job.list.n_part;
+        next_piece = job.list.pieces.piece[plan.is_rest ? job.list.rest[piece] : piece];
+    }
+    MOTE_FN void find(const MxSmall &job, const Plan &plan)
+    {
+        item.phase = next >= plan.n_all ? END : next < plan.n_up ? GATE_UP : DOWN, n_left = 1;
+        if (item.phase == END) return;
+        bool is_up = item.phase == GATE_UP;
+        int first = part_of(plan, next) % job.list.n_part * MOST;
+        item.piece = next_piece, item.piece.y += first, item.piece.z = min(MOST, next_piece.z - first);
+        item.block = is_up ? next % Up::takes * Up::at_once : (next - plan.n_up) % Down::takes * Down::at_once;
+        n_left = min(is_up ? Up::at_once : Down::at_once, (is_up ? Up::all : Down::all) - item.block);
+        const u64 *slot = job.list.pieces.slot + next_piece.x * 3;
+        item.matrix[0] = (const u8 *)slot[is_up ? !GATED : 2], item.matrix[1] = (const u8 *)slot[is_up ? 1 : 2];
+    }
+    MOTE_FN void advance(const MxSmall &job, const Plan &plan) { find(job, plan), look_up(job, plan), take(job); }
+    // first: taken before.
+    MOTE_FN Source(const MxSmall &job, const Plan &plan, int first) : number(first) { look_up(job, plan), take(job), advance(job, plan); }
+    // The next item that has tokens, or the end.
+    MOTE_FN Item get(const MxSmall &job, const Plan &plan)
+    {
+        while (item.phase != END && item.piece.z <= 0) {
+            if (item.phase == GATE_UP && threadIdx.x % 32 == 0) atomicAdd(job.made, n_left);
+            advance(job, plan);
+        }
+        Item now = item;
+        item.block++;
+        if (--n_left == 0) advance(job, plan);
+        return now;
+    }
+};
+
+// ---- filling ----
+
+// An item's weights: 16 bytes of every unit's codes a thread, and of its scales.
+template <class T> MOTE_FN void fill_weights(Ring &ring, Filled &filled, const Item &item, int turn)
+{
+    constexpr bool WHOLE = T::UNITS % STAGE_UNITS == 0; // no stage has fewer units
+    bool is_split = GATED && item.phase == GATE_UP;     // the first two tiles are gate's, the others up's
+    size_t tile = (size_t)item.block * (is_split ? TILES / 2 : TILES);
+    int thread = opaque(threadIdx.x % FILLERS), of = thread / 16; // out of sight: it would be worked out again for every copy
+    const u8 *first = item.matrix[0] + tile * T::BYTES, *second = item.matrix[1] + (is_split ? tile : tile + 2) * T::BYTES;
+    const u8 *code[2] = {first + thread * 16, second + thread * 16};
+    const u8 *scale = (of < 2 ? first : second) + of % 2 * T::BYTES + T::AT_SCALE + thread % 16 * 16;
+    u32 at_code = opaque(thread * 16), at_scale = opaque(Stage::ITEM + of * Stage::ITEM_TILE + thread % 16 * 16);
+    MOTE_ROLLED
+    for (int step = 0; step < steps_of<T>(); step++, ring.next()) {
+        int n = min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS);
         ring.wait_empty();
+        u32 to = ring.stage();
         MOTE_UNROLL
         for (int i = 0; i < TILES; i++)
             MOTE_UNROLL
-            for (int j = 0; j < HALVES; j++)
-                if (WHOLE || thread + j * FILLERS < n * 64)
-                    stage_copy(to + at_code + i * (STAGE_UNITS * 1024) + j * (FILLERS * 16), code[i / 2] + code_at + i % 2 * T::BYTES + j * (FILLERS * 16));
-        if (has_scale && (WHOLE || scale_unit < n)) stage_copy(to + at_scale, scale + (unit * of_unit + part * of_part));
-        MOTE_UNROLL
-        for (int i = 0; i < EACH; i++)
-            if (has_token[i] && (WHOLE || thread % CHUNKS < n * (ROW_UNIT / 16))) stage_copy(to + at_row + i * (AT_ONCE * ROW_BYTES), units + token[i]);
+            for (int u = 0; u < STAGE_UNITS; u++)
+                if (WHOLE || u < n) stage_copy(to + at_code + i * Stage::CODE_TILE + u * 1024, code[i / 2] + i % 2 * T::BYTES + u * 1024);
+        if (WHOLE || thread % 16 / 4 < n) stage_copy(to + at_scale, scale);
+        if (thread == 0) put_shared16(to + Stage::KIND, n, steps_of<T>() - step, step, turn);
+        code[0] += STAGE_UNITS * 1024, code[1] += STAGE_UNITS * 1024, scale += STAGE_UNITS * 64;
         filled.add();
     }
-};
-
-constexpr u32 MAGIC = 0x4B400000; // 1.5 * 2^23: below it integers of 22 bits are floats
-MOTE_FN float whole(int v) { return bits_float((u32)v) - bits_float(MAGIC); } // v: MAGIC and an integer
-
-// A unit of a warp's tile: codes as operands, and the scales of sub-block lane % 4, rows g and g + 8.
-template <class T> MOTE_FN void unpack(u32 code, u32 item, u32 (&a)[4][4], float (&scale)[2])
-{
-    typename T::Raw raw;
-    uint4 first = shared16(code), second = shared16(code + 512);
-    raw.code[0] = first.x, raw.code[1] = first.y, raw.code[2] = first.z, raw.code[3] = first.w;
-    raw.code[4] = second.x, raw.code[5] = second.y, raw.code[6] = second.z, raw.code[7] = second.w;
-    u32 both = shared2(item);
-    MOTE_UNROLL
-    for (int r = 0; r < 2; r++) {
-        u32 bits = (both << (r ? 15 : 23)) & 0x7F800000;
-        scale[r] = bits_float(max(bits, 0x00400000)); // 0 is the subnormal 2^-127
-    }
-    T::template codes<false>(raw, nullptr, threadIdx.x % 32, a);
 }
 
-// acc[2 r + j] += a stage: row g + 8 r of the warp's tile, token 2 t + j.
-template <class T> MOTE_FN void multiply_tokens(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
+MOTE_FN void fill_all_weights(const MxSmall &job, const Plan &plan, Ring ring, int first)
 {
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    row += g * ROW_BYTES + 8 * t, row_scale += 2 * t * ROW_SCALE;
-    MOTE_ROLLED
-    for (int u = 0; u < n_unit; u++) {
-        u32 a[4][4];
-        float own[2], x_scale[2][4];
-        unpack<T>(code + u * 1024, item + u * 64, a, own);
-        MOTE_UNROLL
-        for (int j = 0; j < 2; j++) {
-            uint4 v = shared16(row_scale + j * ROW_SCALE + u * 16);
-            x_scale[j][0] = bits_float(v.x), x_scale[j][1] = bits_float(v.y), x_scale[j][2] = bits_float(v.z), x_scale[j][3] = bits_float(v.w);
-        }
-        MOTE_UNROLL
-        for (int s = 0; s < 4; s++) {
-            float scale[2];
-            MOTE_UNROLL
-            for (int r = 0; r < 2; r++) scale[r] = __shfl_sync(~0u, own[r], (lane & 28) | s);
-            uint2 b = shared8(row + u * ROW_UNIT + s * 32);
-            int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
-            mma_s8(c, a[s], b.x, b.y);
-            MOTE_UNROLL
-            for (int j = 0; j < 4; j++) acc[j] = __fmaf_rn(scale[j >> 1], whole(c[j]) * x_scale[j & 1][s], acc[j]);
-        }
-    }
-}
-
-// The same for a piece of FEW tokens: the eight columns of a product are then the four sub-blocks of each of them, one not 0 at a
-// time, so that scales are met once a unit, each by the lane that has them. What is added to acc is sub-block t's share.
-constexpr int FEW = 2;
-template <class T> MOTE_FN void multiply_few(u32 code, u32 item, u32 row, u32 row_scale, int n_unit, float (&acc)[4])
-{
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4; // column g: sub-block g / 2, token g % 2
-    row += g % 2 * ROW_BYTES + g / 2 * 32 + 8 * t, row_scale += 4 * t;
-    u32 is[4];
-    MOTE_UNROLL
-    for (int s = 0; s < 4; s++) is[s] = opaque(g / 2 == s);
-#pragma unroll 2
-    for (int u = 0; u < n_unit; u++) {
-        u32 a[4][4];
-        float own[2];
-        unpack<T>(code + u * 1024, item + u * 64, a, own);
-        uint2 x = shared8(row + u * ROW_UNIT);
-        int c[4] = {(int)MAGIC, (int)MAGIC, (int)MAGIC, (int)MAGIC};
-        MOTE_UNROLL
-        for (int s = 0; s < 4; s++) mma_s8(c, a[s], x.x * is[s], x.y * is[s]);
-        float x_scale[2];
-        MOTE_UNROLL
-        for (int j = 0; j < FEW; j++) x_scale[j] = bits_float(shared4(row_scale + j * ROW_SCALE + u * 16));
-        MOTE_UNROLL // scale by scale: a block of zeros may have any, and 0 times their product could be no number
-        for (int r = 0; r < 2; r++)
-            MOTE_UNROLL
-            for (int j = 0; j < FEW; j++) acc[2 * r + j] = __fmaf_rn(own[r], x_scale[j] * whole(c[2 * r + j]), acc[2 * r + j]);
-    }
-}
-
-// A stage of `count` tokens.
-template <class T> MOTE_FN void multiply(u32 stage, int n_unit, int count, float (&acc)[4])
-{
-    int lane = threadIdx.x % 32, tile = threadIdx.x / 32 % TILES;
-    u32 code = stage + tile * (STAGE_UNITS * 1024) + lane * 16;
-    u32 item = stage + AT_SCALE + tile * (STAGE_UNITS * 64) + lane % 4 * 16 + lane / 4 * 2;
-    if (count <= FEW) multiply_few<T>(code, item, stage + AT_ROW, stage + AT_ROW_SCALE, n_unit, acc);
-    else multiply_tokens<T>(code, item, stage + AT_ROW, stage + AT_ROW_SCALE, n_unit, acc);
-}
-// After the last: sums as multiply_tokens leaves them, of tokens 0 and 1 in lanes with t 0.
-MOTE_FN void add_sub_blocks(int count, float (&acc)[4])
-{
-    if (count > FEW) return;
-    MOTE_UNROLL
-    for (int i = 0; i < 4; i++) {
-        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
-        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
-    }
-}
-
-constexpr int STEPS_UP = (Tile<W0, D_MODEL>::UNITS + STAGE_UNITS - 1) / STAGE_UNITS;
-constexpr int UP_BLOCKS = (N_FF + HIDDEN - 1) / HIDDEN, UNITS_H = (N_FF + 127) / 128;
-
-// Who takes what of gate and up. Few pairs make few items, and where some blocks would take one more than the others, all of them share
-// these last ones: each some of an item's columns, whose sums the last to be done adds up.
-struct Turns {
-    int n_item, n_whole, n_share; // n_share: blocks of an item that is shared, else 0
-    MOTE_FN Turns(const MxGateUp &job, int items) : n_item(items), n_whole(items), n_share(0)
-    {
-        int grid = gridDim.x, rest = n_item % grid, share = rest ? min(grid / rest, STEPS_UP) : 0;
-        if (job.partial && n_item > grid && n_item < 8 * grid && share > 1) n_whole -= rest, n_share = share;
-    }
-    // This block's turn number `turn`: an item and its steps; none from n_item on.
-    struct Turn {
-        int item, begin, end;
-        MOTE_FN bool is_shared() const { return end - begin < STEPS_UP; }
+    bool tells = threadIdx.x / 32 == AT_FILLERS;
+    Filled filled;
+    filled.start(ring.barriers);
+    auto fill = [&](const Item &item, int turn) {
+        if (item.phase == GATE_UP) fill_weights<Tile<W0, D_MODEL>>(ring, filled, item, turn);
+        else if (item.phase == DOWN) fill_weights<Tile<W0, N_FF>>(ring, filled, item, turn);
     };
-    MOTE_FN Turn at(int turn) const
-    {
-        int item = blockIdx.x + turn * gridDim.x, part = item - n_whole;
-        if (part < 0) return {item, 0, STEPS_UP};
-        if (!n_share || part >= (n_item - n_whole) * n_share) return {n_item, 0, STEPS_UP};
-        item = n_whole + part / n_share, part %= n_share;
-        return {item, part * STEPS_UP / n_share, (part + 1) * STEPS_UP / n_share};
-    }
-};
-
-// What the consumers have written is there for other blocks: is this the last of so many that were waited for?
-MOTE_FN bool is_last_part(int *done, int n)
-{
-    int *is_last = (int *)(shared + SUM_BYTES - 16); // behind the last row's sums
-    __threadfence();
-    meet(1, CONSUMERS);
-    if (threadIdx.x == 0) *is_last = atomicAdd(done, 1) == n - 1;
-    meet(1, CONSUMERS);
-    __threadfence();
-    return *is_last;
-}
-
-// Grid: as many blocks as there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_gate_up(const __grid_constant__ MxGateUp job)
-{
-    using T = Tile<W0, D_MODEL>;
-    Ring ring;
-    bool all_wide;
-    int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * UP_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
-    const Turns turns(job, n_item);
-    if (threadIdx.x >= CONSUMERS) {
-        auto piece_at = [&](int turn) { return small_part(job.list, max(min(turns.at(turn).item / UP_BLOCKS, n_part - 1), 0), all_wide); };
-        Work next(job.list, piece_at(0), !GATED, 1);
-        int4 ahead = piece_at(1);
-        Filled filled;
-        filled.start(ring.barriers);
+    int phase = GATE_UP;
+    if (tells) {
+        Source source(job, plan, first);
         MOTE_ROLLED
-        for (int turn = 0;; turn++) {
-            const Turns::Turn mine = turns.at(turn);
-            if (mine.item >= n_item) break;
-            Work work = next;
-            next = Work(job.list, ahead, !GATED, 1), ahead = piece_at(turn + 2);
-            if (work.piece.z <= 0) continue;
-            size_t tile = mine.item % UP_BLOCKS * (HIDDEN / 16);
-            const u8 *first = work.matrix[0] + tile * T::BYTES, *second = work.matrix[1] + (tile + (GATED ? 0 : 2)) * T::BYTES;
-            Fill<T> fill(first, second, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
-            MOTE_ROLLED
-            for (int step = mine.begin; step < mine.end; step++, ring.next()) fill.stage(ring, filled, step * STAGE_UNITS, 0);
+        for (int turn = 0; phase != END; turn++) {
+            Item item = source.get(job, plan);
+            phase = item.phase;
+            if (threadIdx.x % 32 == 0) item_at(turn) = item, barrier_arrive(told(turn));
+            fill(item, turn);
         }
-        filled.finish();
-        return;
+    } else
+        MOTE_ROLLED
+        for (int turn = 0; phase != END; turn++) {
+            Item item = next_item(turn);
+            phase = item.phase;
+            fill(item, turn);
+        }
+    for (int i = 0; i < GROUPS; i++, ring.next()) { // every group is told
+        ring.wait_empty();
+        if (threadIdx.x % FILLERS == 0) put_shared16(ring.stage() + Stage::KIND, 0, 0, 0, 0);
+        filled.add();
     }
-    int at = 0, other = 0; // stages before this piece; which sums
-    auto piece_at = [&](int turn) {
-        int item = turns.at(turn).item;
-        return item < n_item ? small_part(job.list, item / UP_BLOCKS, all_wide) : make_int4(0, 0, 0, 0);
-    };
-    int4 next = piece_at(0);
+    filled.finish();
+}
+
+// An item's tokens: 16 bytes of every unit of a column a lane; the columns' scales by half of the lanes.
+template <class T, class RowOf> MOTE_FN void fill_tokens(Ring &ring, Filled &filled, const MxRows &rows, int count, RowOf row_of)
+{
+    constexpr bool WHOLE = T::UNITS % STAGE_UNITS == 0;
+    int lane = opaque(threadIdx.x % 32), column = lane / 8, chunk = lane % 8, to_row = chunk / 2 % 2 * 4 + column, unit = lane / 4, of = lane % 4;
+    bool has_token = column % MOST < count, has_scale = unit < STAGE_UNITS && of % MOST < count;
+    const u8 *q = (const u8 *)rows.q + ((size_t)row_of(min(column % MOST, count - 1)) * (T::UNITS * PLANES) + column / MOST) * 128 + chunk * 16;
+    const u8 *scale = (const u8 *)(rows.scale + ((size_t)row_of(min(of % MOST, count - 1)) * T::UNITS + unit) * 4);
+    u32 at = opaque(Stage::TOKEN + to_row * 128 + ((chunk ^ to_row) & 7) * 16), at_scale = opaque(Stage::SCALE + unit * Stage::SCALE_UNIT + of * 16);
+    MOTE_ROLLED
+    for (int step = 0; step < steps_of<T>(); step++, ring.next()) {
+        int n = min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS);
+        ring.wait_empty();
+        u32 to = ring.stage();
+        if (has_token)
+            MOTE_UNROLL
+            for (int u = 0; u < STAGE_UNITS; u++)
+                if (WHOLE || u < n) stage_copy(to + at + u * 1024, q + u * (PLANES * 128));
+        if (has_scale && (WHOLE || unit < n)) stage_copy(to + at_scale, scale);
+        q += STAGE_UNITS * PLANES * 128, scale += STAGE_UNITS * 16;
+        filled.add();
+    }
+}
+
+MOTE_FN void fill_all_tokens(const MxSmall &job, const Plan &plan, Ring ring)
+{
+    Filled filled;
+    filled.start(ring.barriers);
+    bool waits = true;
     MOTE_ROLLED
     for (int turn = 0;; turn++) {
-        const Turns::Turn mine = turns.at(turn);
-        if (mine.item >= n_item) break;
-        int4 piece = next;
-        next = piece_at(turn + 1); // on its way meanwhile
-        if (piece.z <= 0) continue;
-        float acc[4] = {0, 0, 0, 0};
-        MOTE_ROLLED
-        for (int step = 0; step < STEPS_UP; step++) { // (with bounds of its own every address would be each thread's, in 35 instructions)
-            if (step < mine.begin || step >= mine.end) continue;
-            if (at++ % GROUPS == group) {
-                ring.wait_full();
-                multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
-                __syncwarp();
-                if (lane == 0) barrier_arrive(ring.empty());
-            }
-            ring.next();
+        Item item = next_item(turn);
+        if (item.phase == END) break;
+        if (item.phase == GATE_UP) {
+            const int *row_of = job.list.pieces.row_of + item.piece.y;
+            fill_tokens<Tile<W0, D_MODEL>>(ring, filled, job.x, item.piece.z, [&](int j) { return row_of[j]; });
+            continue;
         }
-        add_sub_blocks(piece.z, acc);
-        int g = lane / 4, t = lane % 4;
-        float *sums = (float *)shared + other * (GROUPS * MOST * SUM_ROW); // in turn: those of the item before may still be read
-        other ^= 1;
+        if (waits) {
+            filled.finish(); // who makes h may need what is on its way
+            wait_for(job.made, plan.n_made);
+            waits = false;
+        }
+        fill_tokens<Tile<W0, N_FF>>(ring, filled, job.h, item.piece.z, [&](int j) { return item.piece.y + j; });
+    }
+    for (int i = 0; i < GROUPS; i++, ring.next()) ring.wait_empty(), filled.add();
+    filled.finish();
+}
+
+// ---- multiplying ----
+
+// A unit of a warp's tile on its way to operands.
+struct Codes {
+    u32 w[8];
+    MOTE_FN void load(u32 at)
+    {
+        uint4 a = shared16(at), b = shared16(at + 512);
+        w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+    }
+    MOTE_FN void unpack(u32 (&a)[4][4], const MxTable &table) const
+    {
         MOTE_UNROLL
-        for (int i = 0; i < 4; i++) sums[(group * MOST + 2 * t + (i & 1)) * SUM_ROW + warp % TILES * 16 + g + (i >> 1) * 8] = acc[i];
-        meet(1, CONSUMERS);
-        auto sum_here = [&](int row) {
-            float v = 0;
+        for (int s = 0; s < 4; s++)
             MOTE_UNROLL
-            for (int i = 0; i < GROUPS; i++) v += sums[(i * MOST + warp) * SUM_ROW + row];
-            return v;
-        };
-        bool writes = warp < piece.z; // a warp a token
-        if (mine.is_shared()) {
-            const float *all = job.partial + (size_t)((blockIdx.x - blockIdx.x % turns.n_share) * MOST + warp) * 64; // the first part's
-            if (writes) {
-                MOTE_UNROLL
-                for (int row = lane; row < 64; row += 32) job.partial[(size_t)(blockIdx.x * MOST + warp) * 64 + row] = sum_here(row);
-            }
-            writes &= is_last_part(job.done + mine.item - turns.n_whole, turns.n_share);
-            if (writes) {
-                float v[2] = {0, 0};
-                MOTE_ROLLED
-                for (int i = 0; i < turns.n_share; i++)
-                    MOTE_UNROLL
-                    for (int r = 0; r < 2; r++) v[r] += __ldcg(all + i * (MOST * 64) + lane + 32 * r);
-                MOTE_UNROLL
-                for (int r = 0; r < 2; r++)
-                    MOTE_UNROLL
-                    for (int i = 0; i < GROUPS; i++) sums[(i * MOST + warp) * SUM_ROW + lane + 32 * r] = i ? 0 : v[r];
-            }
-            __syncwarp();
+            for (int r = 0; r < 2; r++) table.look_up(w[4 * r + s], a[s][r], a[s][2 + r]);
+    }
+};
+// 2^(e - 127) of an e8m0 that stands at bit 0 (r 0) or 8 (r 1).
+MOTE_FN float item_scale(u32 both, int r)
+{
+    u32 bits = (both << (r ? 15 : 23)) & 0x7F800000;
+    return bits_float(max(bits, 0x00400000)); // 0 is the subnormal 2^-127
+}
+
+// acc[2 r + i] += a stage: row g + 8 r of the warp's tile times column 2 (t % 2) + i, of sub-blocks t / 2 and t / 2 + 2.
+MOTE_FN void multiply(u32 stage, int n_unit, const MxTable &table, float (&acc)[4])
+{
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, tile = threadIdx.x / 32 % TILES;
+    u32 code = stage + tile * Stage::CODE_TILE + lane * 16, item = stage + Stage::ITEM + tile * Stage::ITEM_TILE + t / 2 * 16 + g * 2;
+    u32 scale = stage + Stage::SCALE + t % 2 * 32 + t / 2 * 4;
+    u32 b = __shfl_sync(~0u, (stage + Stage::TOKEN) >> 4 | 1u << 16, 0); // the lower half of the tokens' descriptor, of all lanes
+    Codes codes;
+    codes.load(code);
+    MOTE_UNROLL
+    for (int u = 0; u < STAGE_UNITS; u++) {
+        if (u >= n_unit) break;
+        u32 a[4][4];
+        float part[2][4];
+        codes.unpack(a, table);
+        products_begin();
+        MOTE_UNROLL
+        for (int s = 0; s < 4; s++) WgmmaE4M3<8>::add(part[s / 2], a[s], b + u * 64 + 2 * s, s % 2 == 0);
+        products_end();
+        u32 items[2];
+        float x_scale[2][2];
+        MOTE_UNROLL
+        for (int k = 0; k < 2; k++) {
+            items[k] = shared2(item + u * 64 + k * 32);
+            MOTE_UNROLL
+            for (int i = 0; i < 2; i++) x_scale[k][i] = bits_float(shared4(scale + u * Stage::SCALE_UNIT + i * 16 + k * 8));
         }
-        if (writes) { // a lane a column
-            auto sum = [&](int row) { return sum_here(row) * T::POWER; };
-            int block = mine.item % UP_BLOCKS, end = block == UP_BLOCKS - 1 ? UNITS_H * 128 - block * HIDDEN : HIDDEN;
-            MOTE_ROLLED
-            for (int c = lane; c < end; c += 32) {
-                int column = block * HIDDEN + c;
-                float v = 0;
-                if (column < N_FF) {
-                    float up = sum(GATED ? 32 + c : c);
-                    v = activation(ACTIVATION, LIMIT, GATED ? sum(c) : up, up);
-                }
-                mx_put_block(v, job.h, piece.y + warp, UNITS_H, column / 32);
-            }
+        if (u + 1 < n_unit) codes.load(code + (u + 1) * 1024);
+        products_wait<0>();
+        MOTE_UNROLL // scale by scale: a block of zeros may have any, and 0 times their product could be no number
+        for (int k = 0; k < 2; k++)
+            MOTE_UNROLL
+            for (int i = 0; i < 4; i++) acc[i] = __fmaf_rn(item_scale(items[k], i / 2), part[k][i] * x_scale[k][i % 2], acc[i]);
+    }
+}
+
+MOTE_FN void multiply_all(const MxSmall &job, Ring ring)
+{
+    const MxTable table{MxFactors(job.list.one)};
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+    float acc[4] = {0, 0, 0, 0};
+    ring.next(warp / TILES);
+    MOTE_ROLLED
+    for (;; ring.next(GROUPS)) {
+        ring.wait_full();
+        uint4 v = shared16(ring.stage() + Stage::KIND);
+        const Kind kind = {(int)v.x, (int)v.y, (int)v.z, (int)v.w};
+        if (!kind.n_unit) break;
+        multiply(ring.stage(), kind.n_unit, table, acc);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ring.empty());
+        if (kind.left > GROUPS) continue;
+        // The group's last stage of the item: halves of columns, and planes, meet in lanes with the lowest t.
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (PLANES == 2) acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
+            acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
+        }
+        barrier_wait(read(kind.turn), (kind.turn / SUMS + 1) & 1);
+        float *sums = sums_of(kind.turn) + kind.step % GROUPS * (MOST * SUM_ROW) + warp % TILES * 16 + g;
+        if (t < MOST / 2)
+            MOTE_UNROLL
+            for (int i = 0; i < 4; i++) sums[(2 * t + (i & 1)) * SUM_ROW + (i >> 1) * 8] = acc[i];
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) acc[i] = 0;
+        __syncwarp();
+        if (lane == 0) barrier_arrive(summed(kind.turn), SHARES / min(GROUPS, kind.left + kind.step));
+    }
+}
+
+// ---- results ----
+
+constexpr float POWER = 1 << MX_BASE_SHIFT; // what weights are short of
+
+// Four neighbouring rows of a token.
+template <int PARTS> MOTE_FN float4 sum_four(const float *sums, int token, int row)
+{
+    float4 v = make_float4(0, 0, 0, 0);
+    MOTE_UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        float4 part = *(const float4 *)(sums + (i * MOST + token) * SUM_ROW + row);
+        v.x += part.x * POWER, v.y += part.y * POWER, v.z += part.z * POWER, v.w += part.w * POWER;
+    }
+    return v;
+}
+
+// Four columns of h a lane, of 32 at once.
+MOTE_FN void put_hidden(const MxSmall &job, const Item &item, const float *sums)
+{
+    constexpr int PARTS = UP_STEPS < GROUPS ? UP_STEPS : GROUPS;
+    int lane = threadIdx.x % 32, token = lane / 8, end = item.block == Up::all - 1 ? UNITS_H * 128 - item.block * HIDDEN : HIDDEN;
+    MOTE_ROLLED
+    for (int c = lane % 8 * 4; c < end; c += 32) {
+        int column = item.block * HIDDEN + c;
+        float h[4] = {0, 0, 0, 0};
+        if (column < N_FF && token < MOST) {
+            float4 up = sum_four<PARTS>(sums, token, GATED ? HIDDEN + c : c), gate = GATED ? sum_four<PARTS>(sums, token, c) : up;
+            h[0] = activation(ACTIVATION, LIMIT, gate.x, up.x), h[1] = activation(ACTIVATION, LIMIT, gate.y, up.y);
+            h[2] = activation(ACTIVATION, LIMIT, gate.z, up.z), h[3] = activation(ACTIVATION, LIMIT, gate.w, up.w);
+        }
+        size_t at = (size_t)(item.piece.y + token) * UNITS_H + column / 128;
+        int part = column % 128 / 4;
+        if constexpr (PLANES == 2) {
+            MxPlanes<4, 32> planes(h);
+            if (token < item.piece.z) planes.put(job.h, at, part, at * 4 + part / 8, part % 8 == 0);
+        } else {
+            MxColumns<4> columns(h);
+            if (token < item.piece.z) columns.put_small(job.h, at, part);
         }
     }
 }
 
-constexpr int STEPS_DOWN = (Tile<W0, N_FF>::UNITS + STAGE_UNITS - 1) / STAGE_UNITS;
-constexpr int DOWN_BLOCKS = (D_MODEL + GROUPS * 64 - 1) / (GROUPS * 64);
+// Eight rows of a token a lane.
+MOTE_FN void put_results(const MxSmall &job, const Item &item, const float *sums)
+{
+    constexpr int PARTS = DOWN_STEPS < GROUPS ? DOWN_STEPS : GROUPS;
+    int lane = threadIdx.x % 32, token = lane / 8, row = item.block * ROWS + lane % 8 * 8;
+    if (token >= item.piece.z || row >= D_MODEL) return;
+    size_t to = (size_t)(item.piece.y + token) * D_MODEL + row;
+    float4 a = sum_four<PARTS>(sums, token, lane % 8 * 8), b = sum_four<PARTS>(sums, token, lane % 8 * 8 + 4);
+    if (job.is_bf16) *(uint4 *)((u16 *)job.flat + to) = make_uint4(pack_bf16x2(a.x, a.y), pack_bf16x2(a.z, a.w), pack_bf16x2(b.x, b.y), pack_bf16x2(b.z, b.w));
+    else *(float4 *)((float *)job.flat + to) = a, *(float4 *)((float *)job.flat + to + 4) = b;
+}
+
+MOTE_FN void put_all(const MxSmall &job)
+{
+    MOTE_ROLLED
+    for (int turn = 0;; turn++) {
+        const Item item = next_item(turn);
+        if (item.phase == END) break;
+        barrier_wait(summed(turn), turn / SUMS & 1);
+        if (item.phase == GATE_UP) put_hidden(job, item, sums_of(turn));
+        else put_results(job, item, sums_of(turn));
+        __syncwarp();
+        if (threadIdx.x % 32) continue;
+        barrier_arrive(read(turn));
+        if (item.phase == GATE_UP) __threadfence(), atomicAdd(job.made, 1); // all lanes' h is there before it is counted
+    }
+}
 
 // Grid: as many blocks as there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small_down(const __grid_constant__ MxDown job)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small(const __grid_constant__ MxSmall job)
 {
-    using T = Tile<W0, N_FF>;
+    for (int i = threadIdx.x; i < STAGES * STAGE_UNITS * 64; i += BLOCK) // zeros that stay, and no column is ever other than numbers
+        *(uint4 *)(shared + i / (STAGE_UNITS * 64) * Stage::BYTES + Stage::TOKEN + i % (STAGE_UNITS * 64) * 16) = make_uint4(0, 0, 0, 0);
+    copies_seen();
+    u32 base = shared_address(shared);
     Ring ring;
-    bool all_wide;
-    int n_part = ring_start(ring, job.list, all_wide), n_item = n_part * DOWN_BLOCKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / TILES;
-    if (threadIdx.x >= CONSUMERS) {
-        auto piece_at = [&](int item) { return small_part(job.list, max(min(item / DOWN_BLOCKS, n_part - 1), 0), all_wide); };
-        Work next(job.list, piece_at(blockIdx.x), 2, 2);
-        int4 ahead = piece_at(blockIdx.x + gridDim.x);
-        Filled filled;
-        filled.start(ring.barriers);
-        MOTE_ROLLED
-        for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-            Work work = next;
-            next = Work(job.list, ahead, 2, 2), ahead = piece_at(item + 2 * gridDim.x);
-            if (work.piece.z <= 0) continue;
-            const u8 *record = work.matrix[0] + (size_t)(item % DOWN_BLOCKS * GROUPS * TILES) * T::BYTES;
-            Fill<T> fill(record, record + 2 * T::BYTES, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
-            MOTE_ROLLED
-            for (int unit = 0; unit < T::UNITS; unit += STAGE_UNITS)
-                MOTE_ROLLED
-                for (int part = 0; part < GROUPS; part++, ring.next())
-                    fill.stage(ring, filled, unit, part);
-        }
-        filled.finish();
-        return;
+    ring.start(base, base + AT_BARRIERS);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < QUEUE; i++) barrier_init(told(i), 1);
+        for (int i = 0; i < SUMS; i++) barrier_init(summed(i), ARRIVALS), barrier_init(read(i), 1);
+        ring.init(FILLERS / 32 + 1, GROUP_THREADS / 32);
     }
-    ring.next(group);
-    auto piece_at = [&](int item) { return item < n_item ? small_part(job.list, item / DOWN_BLOCKS, all_wide) : make_int4(0, 0, 0, 0); };
-    int4 next = piece_at(blockIdx.x);
-    MOTE_ROLLED
-    for (int item = blockIdx.x; item < n_item; item += gridDim.x) {
-        int4 piece = next;
-        next = piece_at(item + gridDim.x); // on its way meanwhile
-        if (piece.z <= 0) continue;
-        float acc[4] = {0, 0, 0, 0};
-        MOTE_ROLLED
-        for (int step = 0; step < STEPS_DOWN; step++, ring.next(GROUPS)) {
-            ring.wait_full();
-            multiply<T>(ring.stage(), min(STAGE_UNITS, T::UNITS - step * STAGE_UNITS), piece.z, acc);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(ring.empty());
-        }
-        add_sub_blocks(piece.z, acc);
-        int g = lane / 4, t = lane % 4, tile = item % DOWN_BLOCKS * (GROUPS * TILES) + warp;
-        MOTE_UNROLL
-        for (int i = 0; i < 4; i++) {
-            int token = 2 * t + (i & 1), row = tile * 16 + g + (i >> 1) * 8;
-            if (token >= piece.z || row >= D_MODEL) continue;
-            size_t to = (size_t)(piece.y + token) * D_MODEL + row;
-            if (job.is_bf16) ((u16 *)job.flat)[to] = (u16)pack_bf16x2(acc[i] * T::POWER, 0);
-            else ((float *)job.flat)[to] = acc[i] * T::POWER;
-        }
-    }
+    chain_launch();
+    chain_wait();
+    __syncthreads();
+    int warp = threadIdx.x / 32, first = 0;
+    if (threadIdx.x == AT_FILLERS * 32) first = atomicAdd(job.taken, 1); // under way with what the plan needs
+    const Plan plan(job.list);
+    if (warp < AT_FILLERS) multiply_all(job, ring);
+    else if (warp < AT_TOKENS) fill_all_weights(job, plan, ring, first);
+    else if (warp < AT_RESULTS) fill_all_tokens(job, plan, ring);
+    else put_all(job);
 }

@@ -61,6 +61,7 @@ struct MxFactors {
 };
 struct MxTable {
     u32 low, high; // of magnitudes 0 .. 3, 4 .. 7
+    MOTE_FN MxTable(const MxFactors &by) : low(mx_e4m3(0) * by.one), high(mx_e4m3(4) * by.one) {} // (constants would be moved to registers for every use)
     // step: eight times E - base, 0 .. 88, in every byte: what it adds to exponents. 0 has none, and is byte 0.
     MOTE_FN MxTable(u32 step, const MxFactors &by) : low(step * by.byte + mx_e4m3(0)), high(step * by.one + mx_e4m3(4)) {}
     // Eight codes as they lie (layout.h, E2M1): the first four values, and the others.

@@ -17,6 +17,7 @@ struct Sort {
                     // as many in each of its pieces
     int *n_piece;
     const int *wide; // [n_expert], or null: zeros (mx_large.cu)
+    int *rest, *n_rest; // [n_rest]: pieces with wide; or null
     mote_step_fault *fault; // of an id that is none
     int n_pair, n_used, n_expert, width;
     int n_warp; // of a block that take part: as many as have room for their counts
@@ -65,11 +66,11 @@ MOTE_FN int piece_pairs(int n, int width)
 MOTE_FN int whole_warps(int n, int parts) { return ((n + parts - 1) / parts + 31) / 32 * 32; }
 
 // Few pairs: every place is counted by comparing with all others, each pair by as many neighbouring lanes as there are threads
-// for. One block. Shared memory: experts of the pairs, and places of those that begin a piece.
-constexpr int FEW_PAIRS = 512;
+// for. One block. Shared memory: experts of the pairs, and places of those that begin a piece, or one with wide.
+constexpr int FEW_PAIRS = 128;
 MOTE_FN void sort_few_pairs(const Sort &job)
 {
-    int *expert = (int *)shared, *start = expert + FEW_PAIRS, n = job.n_pair, share = 1;
+    int *expert = (int *)shared, *start = expert + FEW_PAIRS, *wide_start = start + FEW_PAIRS, n = job.n_pair, share = 1;
     while (share < 32 && 2 * share * n <= (int)blockDim.x) share *= 2;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         check_expert(job, i);
@@ -86,43 +87,73 @@ MOTE_FN void sort_few_pairs(const Sort &job)
         less += e < own, same += e == own, before += e == own && j < pair;
     }
     less = sum(less), same = sum(same), before = sum(before);
-    int each = piece_pairs(max(same, 1), job.width), place = less + before, begins = before % each == 0, n_before = 0;
-    if (pair < n && threadIdx.x % share == 0) {
+    int each = piece_pairs(max(same, 1), job.width), place = less + before, begins = before % each == 0;
+    int wide = pair < n && job.wide ? job.wide[own] : 0;
+    bool writes = pair < n && threadIdx.x % share == 0;
+    if (writes) {
         job.place[pair] = place;
         job.row_of[place] = pair / job.n_used;
         start[pair] = begins ? place : n;
+        wide_start[pair] = begins && wide ? place : n;
     }
     __syncthreads();
-    int all = 0;
-    for (int j = threadIdx.x % share; j < n; j += share) n_before += start[j] < place, all += start[j] < n;
-    n_before = sum(n_before), all = sum(all);
-    if (pair < n && begins && threadIdx.x % share == 0)
-        job.piece[n_before] = make_int4(own, place, min(each, same - before), job.wide ? job.wide[own] : 0);
+    auto count = [&](const int *of, int &all) { // what begins before, and all
+        int n_before = 0;
+        all = 0;
+        for (int j = threadIdx.x % share; j < n; j += share) n_before += of[j] < place, all += of[j] < n;
+        all = sum(all);
+        return sum(n_before);
+    };
+    int all, piece = count(start, all);
+    if (writes && begins) job.piece[piece] = make_int4(own, place, min(each, same - before), wide);
     if (threadIdx.x == 0) *job.n_piece = all;
+    if (!job.rest) return;
+    int at = count(wide_start, all);
+    if (writes && begins && wide) job.rest[at] = piece;
+    if (threadIdx.x == 0) *job.n_rest = all;
 }
 
-// Part `part` of the pairs, by one block; every warp owns a run of them. Shared memory: [n_warp][n_expert] counts, [n_expert]
-// pairs of the parts before, [2][n_expert + 1] starts.
+// What the threads before this one have, of v; all: what all have. sums: [32] of shared memory. A barrier stands between its use and
+// the caller's next.
+MOTE_FN int sum_before(int v, int *sums, int &all)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32, sum = v;
+    MOTE_UNROLL
+    for (int i = 1; i < 32; i *= 2) {
+        int up = __shfl_up_sync(~0u, sum, i);
+        if (lane >= i) sum += up;
+    }
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    int of_warp = lane < n_warp ? sums[lane] : 0;
+    all = __reduce_add_sync(~0u, of_warp);
+    return __reduce_add_sync(~0u, lane < warp ? of_warp : 0) + sum - v;
+}
+
+// Part `part` of the pairs, by one block of a thread an expert or more; every warp owns a run of them. Shared memory: [n_warp][n_expert]
+// counts, [n_expert] pairs of the parts before, [2][n_expert + 1] starts, [3][32] sums.
 MOTE_FN void sort_pairs(const Sort &job, int part)
 {
     if (job.n_pair <= FEW_PAIRS) return sort_few_pairs(job);
     int *counts = (int *)shared;
-    int n_expert = job.n_expert, n_warp = job.n_warp, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int *count = counts + warp * n_expert, *before = counts + n_warp * n_expert, *start = before + n_expert,
-        *first_piece = start + n_expert + 1;
+    int n_expert = job.n_expert, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int own = whole_warps(job.n_pair, job.n_part), part_begin = min(part * own, job.n_pair), part_end = min(part_begin + own, job.n_pair);
-    int run = whole_warps(own, n_warp), begin = min(part_begin + warp * run, part_end), end = min(begin + run, part_end);
+    int n_warp = min(job.n_warp, own / 32), run = whole_warps(own, n_warp), begin = min(part_begin + warp * run, part_end),
+        end = min(begin + run, part_end);
+    int *count = counts + warp * n_expert, *before = counts + n_warp * n_expert, *start = before + n_expert,
+        *first_piece = start + n_expert + 1, *sums = first_piece + n_expert + 1;
     if (warp >= n_warp) end = begin; // only helps where nobody owns anything
     for (int i = threadIdx.x; i < (n_warp + 2) * n_expert; i += blockDim.x) counts[i] = 0;
     __syncthreads();
     int e[AT_ONCE], bits = 32 - __clz(n_expert);
-    for (int base = 0; base < job.n_pair; base += AT_ONCE * (int)blockDim.x) {
+    for (int base = 0; base < job.n_pair && job.n_part > 1; base += AT_ONCE * (int)blockDim.x) { // the other parts' pairs
         take_experts(job, base + threadIdx.x, blockDim.x, job.n_pair, e);
         MOTE_UNROLL
         for (int j = 0; j < AT_ONCE; j++) {
-            if (e[j] == n_expert) continue;
-            atomicAdd(start + e[j], 1); // the total, for now
-            if (base + (int)(threadIdx.x + j * blockDim.x) < part_begin) atomicAdd(before + e[j], 1);
+            int i = base + threadIdx.x + j * blockDim.x;
+            if (e[j] == n_expert || (i >= part_begin && i < part_end)) continue;
+            atomicAdd(start + e[j], 1);
+            if (i < part_begin) atomicAdd(before + e[j], 1);
         }
     }
     for (int base = begin; base < end; base += AT_ONCE * 32) {
@@ -132,32 +163,27 @@ MOTE_FN void sort_pairs(const Sort &job, int part)
             if (e[j] < n_expert) atomicAdd(count + e[j], 1);
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < n_expert; e += blockDim.x) { // counts become where a warp's pairs start
-        int sum = before[e];
+    int mine = threadIdx.x, pairs = 0, all_pairs, all_pieces; // an expert, what it has
+    if (mine < n_expert) { // counts become where a warp's pairs start
+        int sum = before[mine];
         for (int w = 0; w < n_warp; w++) {
-            int n = counts[w * n_expert + e];
-            counts[w * n_expert + e] = sum;
-            sum += n;
+            int n = counts[w * n_expert + mine];
+            counts[w * n_expert + mine] = sum;
+            sum += n, pairs += n;
         }
+        pairs += start[mine];
     }
-    __syncthreads();
-    if (warp == 0) { // totals become starts, of pairs and of pieces
-        int pairs = 0, pieces = 0;
-        for (int base = 0; base < n_expert; base += 32) {
-            int e = base + lane, n = e < n_expert ? start[e] : 0, p = (n + job.width - 1) / job.width;
-            int n_sum = n, p_sum = p;
-            MOTE_UNROLL
-            for (int i = 1; i < 32; i *= 2) {
-                int n_up = __shfl_up_sync(~0u, n_sum, i), p_up = __shfl_up_sync(~0u, p_sum, i);
-                if (lane >= i) n_sum += n_up, p_sum += p_up;
-            }
-            if (e < n_expert) start[e] = pairs + n_sum - n, first_piece[e] = pieces + p_sum - p;
-            pairs += __shfl_sync(~0u, n_sum, 31), pieces += __shfl_sync(~0u, p_sum, 31);
-        }
-        if (lane == 0) {
-            start[n_expert] = pairs, first_piece[n_expert] = pieces;
-            if (part == 0) *job.n_piece = pieces;
-        }
+    int n_piece = (pairs + job.width - 1) / job.width;
+    int first = sum_before(pairs, sums, all_pairs), piece = sum_before(n_piece, sums + 32, all_pieces);
+    if (job.rest && part == 0) {
+        int n_wide = mine < n_expert && job.wide[mine] ? n_piece : 0, all_wide, at = sum_before(n_wide, sums + 64, all_wide);
+        for (int i = 0; i < n_wide; i++) job.rest[at + i] = piece + i;
+        if (threadIdx.x == 0) *job.n_rest = all_wide;
+    }
+    if (mine < n_expert) start[mine] = first, first_piece[mine] = piece;
+    if (threadIdx.x == 0) {
+        start[n_expert] = all_pairs, first_piece[n_expert] = all_pieces;
+        if (part == 0) *job.n_piece = all_pieces;
     }
     __syncthreads();
     for (int base = begin; base < end; base += AT_ONCE * 32) {
