@@ -315,6 +315,7 @@ struct mote_bench_options {
     const char *routing;
     int kernels;      /* moe on a GPU: take the time of every launch too */
     double bandwidth; /* bytes per second that floors count with; 0: measured */
+    int unordered;    /* moe: as struct mote_moe_options has it */
 };
 /* Shapes of expert blocks known by name: whole models', and a rank's part of one. dims: experts, model width, expert
  * width, experts used. NULL past the end. */

@@ -95,6 +95,8 @@ static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *
                       stride ? stride : n_col,
                       is_bf16,
                       large && large->share > 1,
+                      NULL,
+                      NULL,
                       NULL};
     launch((small ? small : large)->blocks(), 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
 }

@@ -89,6 +89,10 @@ static inline void stage_copy4(u32 to, const void *from)
 {
     memcpy(shared + to, from, 4);
 }
+static inline void add_to(float *at, float4 v)
+{
+    at[0] += v.x, at[1] += v.y, at[2] += v.z, at[3] += v.w;
+}
 static inline void put_shared16(u32 at, int x, int y, int z, int w)
 {
     const int v[4] = {x, y, z, w};

@@ -152,6 +152,34 @@ static void test_mx_forward(void **state)
     assert_nothing_left();
 }
 
+/* Few rows, summed in any order: a launch less. More: nothing else. */
+static void test_mx_unordered(void **state)
+{
+    (void)state;
+    need_compiler();
+    if (getenv("MOTE_TEST_SHORT")) skip();
+    mote_device *device;
+    struct block b;
+    int n_launch[2][2];
+    struct recipe recipe = recipes[MX_ALONE];
+    recipe.y_type = MOTE_F32; /* of others the order stays */
+    block_make(&rng, &b, &recipe);
+    must(mote_device_open("cuda:0", 1, &device));
+    for (b.options.unordered = 0; b.options.unordered < 2; b.options.unordered++) {
+        mote_moe *moe;
+        must(mote_moe_create(device, &b.options, &moe));
+        for (int is_large = 0; is_large < 2; is_large++)
+            n_launch[b.options.unordered][is_large] =
+                check_forward(moe, &b, is_large ? 65 : 2, is_large, is_large);
+        mote_moe_destroy(moe);
+    }
+    assert_int_equal(n_launch[1][0], n_launch[0][0] - 1);
+    assert_int_equal(n_launch[1][1], n_launch[0][1]);
+    mote_device_close(device);
+    block_free(&b);
+    assert_nothing_left();
+}
+
 /* MXFP4 weights whose activations are not: those kernels, which read and write bf16 themselves, for steps of more than few pairs an
  * expert; of one row the portable ones, between edges, and of any where scales of a row of weights lie too far apart. */
 static void test_mx_planes_forward(void **state)
@@ -315,9 +343,10 @@ int main(int argc, char **argv)
     fake->lent = &stream_of_caller;
     mote_rng_seed(&rng, 82);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward),           cmocka_unit_test(test_mx_forward),
-        cmocka_unit_test(test_mx_planes_forward), cmocka_unit_test(test_mx_shared),
-        cmocka_unit_test(test_failures),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forward),      cmocka_unit_test(test_mx_forward),
+        cmocka_unit_test(test_mx_unordered), cmocka_unit_test(test_mx_planes_forward),
+        cmocka_unit_test(test_mx_shared),    cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -232,10 +232,15 @@ struct result {
 
 enum { LARGE_WIDTH = 64 };
 
+/* Results are added to y, of which it is known where it begins, instead of being left in flat. */
+struct added {
+    array<float> weights, residual, y;
+};
+
 /* is_rest: pieces as the large kernels have them, of which the small ones take those with `wide`, or all of them. */
 template <class K>
 static result run_block(const experts<K> &set, const array<float> &x, const array<int> &ids, int is_rest, int all_wide,
-                        unsigned blocks)
+                        unsigned blocks, added *to_y = NULL)
 {
     const int width = is_rest ? LARGE_WIDTH : K::width;
     static const int wide[EXPERTS] = {1, 0, 1, 0, 0, 1, 0};
@@ -244,16 +249,18 @@ static result run_block(const experts<K> &set, const array<float> &x, const arra
     mote_step_fault fault = {};
     int count[2] = {77, 77}, n_rest = 77;
     array<int> rest(to.piece.n);
+    array<float> weight_of(N_PAIR, NAN);
+    float *y = to_y ? to_y->y.at : NULL;
     const MxRows none = {};
     MxQuantise quantise = {x.at, K::planes == 1 ? to.x.view() : none, {}, K::planes == 2 ? to.x.view() : none, NULL,
-                           TOKENS, K::d_model, K::d_model, 0, 0, count};
+                           TOKENS, K::d_model, K::d_model, 0, 0, count, y, to_y && to_y->residual.n ? to_y->residual.at : NULL};
     Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, is_rest ? rest.at : NULL, &n_rest,
-                 &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
+                 to_y ? to_y->weights.at : NULL, y ? weight_of.at : NULL, &fault, N_PAIR, USED, EXPERTS, width, 32, 1};
     launch(1 + to.x.blocks(), 1, BEGIN_BLOCK, [&] { mx_begin(quantise, sort); });
     assert_true(count[0] == 0 && count[1] == 0);
     MxList list = {{set.slot, to.piece.at, &to.n_piece, to.row_of.at, N_PAIR}, &to.all_wide, is_rest ? rest.at : NULL, &n_rest,
                    width / K::width, is_rest, 1};
-    typename K::job job = {list, to.x.view(), to.h.view(), to.flat.at, is_rest, &count[0], &count[1]};
+    typename K::job job = {list, to.x.view(), to.h.view(), to.flat.at, is_rest, y, y ? weight_of.at : NULL, &count[0], &count[1]};
     launch(blocks, 1, K::block, [&] { K::kernel(job); });
     return to;
 }
@@ -317,6 +324,19 @@ template <class K> static void check_block(int is_rest, int all_wide, unsigned b
     assert_true(pieces[0] && pieces[1] && (pieces[2] || K::width == 2));
     result again = run_block<K>(set, x, ids, is_rest, all_wide, blocks + 2);
     assert_true(again.h == got.h && same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(float)));
+    for (bool has_residual : {false, true}) {
+        added to = {normals(N_PAIR), has_residual ? normals(TOKENS * K::d_model) : array<float>(), array<float>((size_t)(TOKENS * K::d_model), NAN)};
+        run_block<K>(set, x, ids, is_rest, all_wide, blocks, &to);
+        for (int row = 0; row < TOKENS; row++)
+            for (int c = 0; c < K::d_model; c++) {
+                double want = has_residual ? (double)to.residual[(long)row * K::d_model + c] : 0, size = fabs(want);
+                for (int s = 0; s < USED; s++) {
+                    double v = (double)to.weights[row * USED + s] * (double)got.flat[(long)got.place[row * USED + s] * K::d_model + c];
+                    want += v, size += fabs(v);
+                }
+                assert_true(fabs((double)to.y[(long)row * K::d_model + c] - want) <= 1e-6 * size);
+            }
+    }
 }
 
 template <class K> static void test_block(void **)

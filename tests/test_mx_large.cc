@@ -104,8 +104,8 @@ static result run_block(const experts &set, const array<float> &x, const array<i
     mote_step_fault fault = {};
     MxRows none = {}, view = to.x.view();
     int count[2];
-    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, D_MODEL, 0, 1, count};
-    Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, NULL, NULL, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
+    MxQuantise input = {x.at, none, PLANES == 1 ? view : none, PLANES == 1 ? none : view, &to.all_wide, rows, D_MODEL, D_MODEL, 0, 1, count, NULL, NULL};
+    Sort sort = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, set.wide.at, NULL, NULL, NULL, NULL, &fault, n_pair, USED, EXPERTS, WIDTH, 32, 1};
     launch(1 + to.x.blocks(), 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     assert_int_equal(to.all_wide, 0);
     to.all_wide = all_wide;

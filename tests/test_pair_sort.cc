@@ -46,25 +46,36 @@ struct sizes {
 /* Of a step's pairs. */
 struct sorted {
     array<int> row_of, place;
+    array<float> weight_of;
     array<int4> piece;
     array<int> rest;
     int n_piece, n_rest;
     mote_step_fault fault;
     bool operator==(const sorted &other) const
     {
-        return n_piece == other.n_piece && n_rest == other.n_rest && same_bytes(rest.at, other.rest.at, rest.n * sizeof(int)) &&
+        return same_bytes(weight_of.at, other.weight_of.at, weight_of.n * sizeof(float)) && n_piece == other.n_piece && n_rest == other.n_rest && same_bytes(rest.at, other.rest.at, rest.n * sizeof(int)) &&
                same_bytes(row_of.at, other.row_of.at, row_of.n * sizeof(int)) &&
                same_bytes(place.at, other.place.at, place.n * sizeof(int)) &&
                same_bytes(piece.at, other.piece.at, piece.n * sizeof(int4));
     }
 };
 
+/* Each its own; without `wide` nobody asks for them in the order of experts. */
+static array<float> pair_weights(int n_pair)
+{
+    array<float> weights((size_t)n_pair);
+    for (int p = 0; p < n_pair; p++) weights[p] = (float)p + 0.5f;
+    return weights;
+}
+
 static sorted sort(const array<int> &ids, const sizes &s, const int *wide, mote_step_fault fault)
 {
     array<int> none((size_t)s.n_pair, -1);
     array<int4> unset((size_t)(s.n_pair / s.width + s.n_expert), int4{-1, -1, -1, -1});
-    sorted to = {none, none, unset, array<int>(unset.n, -1), -1, -1, fault};
-    Sort job = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, wide ? to.rest.at : NULL, &to.n_rest, &to.fault, s.n_pair, s.n_used,
+    sorted to = {none, none, array<float>(none.n, -1), unset, array<int>(unset.n, -1), -1, -1, fault};
+    array<float> weights = pair_weights(s.n_pair);
+    Sort job = {ids.at, to.row_of.at, to.place.at, to.piece.at, &to.n_piece, wide, wide ? to.rest.at : NULL, &to.n_rest, weights.at,
+                wide ? to.weight_of.at : NULL, &to.fault, s.n_pair, s.n_used,
                 s.n_expert, s.width, s.n_warp, s.n_part};
     launch((unsigned)s.n_part, 1, BLOCK, [&] { sort_pairs(job, (int)blockIdx.x); });
     for (size_t i = sort_shared(job); i < sizeof shared; i++)
@@ -77,7 +88,8 @@ static sorted wanted(const array<int> &ids, const sizes &s, const int *wide)
 {
     array<int> none((size_t)s.n_pair, -1);
     array<int4> unset((size_t)(s.n_pair / s.width + s.n_expert), int4{-1, -1, -1, -1});
-    sorted to = {none, none, unset, array<int>(unset.n, -1), 0, wide ? 0 : -1, {}};
+    sorted to = {none, none, array<float>(none.n, -1), unset, array<int>(unset.n, -1), 0, wide ? 0 : -1, {}};
+    array<float> weights = pair_weights(s.n_pair);
     int next = 0;
     for (int e = 0; e < s.n_expert; e++) {
         int first = next;
@@ -85,6 +97,7 @@ static sorted wanted(const array<int> &ids, const sizes &s, const int *wide)
             int is_bad = ids[p] < 0 || ids[p] >= s.n_expert; /* stands with the last expert's */
             if ((is_bad ? s.n_expert - 1 : ids[p]) != e) continue;
             to.place[p] = next;
+            if (wide) to.weight_of[next] = weights[p];
             to.row_of[next++] = p / s.n_used;
         }
         int n = next - first, each = 1;

@@ -313,7 +313,7 @@ static void test_moe(void **state)
 
     mote_step_fault fault = {};
     begin_job begin = {Convert{x.data(), halves.data(), scale.data(), NULL, TOKENS, COLS, X_TYPE},
-                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, NULL, NULL, NULL, &fault,
+                       Sort{ids.data(), row_of.data(), place.data(), piece.data(), &n_piece, NULL, NULL, NULL, NULL, NULL, &fault,
                             n_pair, USED, EXPERTS, WIDTH, 5, 3}};
     run(
         3 + (TOKENS + 3) / 4, 1, 1024, +[](begin_job job) { prefill_begin(job.convert, job.sort); }, begin);

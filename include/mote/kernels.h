@@ -125,6 +125,9 @@ struct mote_moe_options {
      * of two (mote_mxfp4_quantise), where the weights are MXFP4, else as default. */
     const char *act;
     enum mote_float_type x_type, y_type; /* of x; of residual and y */
+    /* The results of a row's experts may be added up in any order, where that is faster (GPU: MXFP4 on sm_90, y of f32, few rows: by
+     * additions in memory, a launch less): the last bits of y may then differ from run to run. 0: the same bits every time. */
+    int unordered;
 };
 
 /* Prepare a block: check everything, pack weights as kernels read them, compile kernels for these very shapes (GPU;

@@ -70,6 +70,7 @@ class MoteMoeOptions(ctypes.Structure):
         ("act", c_char_p),
         ("x_type", c_int),
         ("y_type", c_int),
+        ("unordered", c_int),
     ]
 
 

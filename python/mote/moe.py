@@ -48,6 +48,7 @@ class MoE:
     device      "cpu", "cuda", "cuda:1", a torch.device; None: where down is
     dtype       of x; out_dtype: of results and residual, None: as dtype. Default float32
     n_thread    CPU threads, 0: all
+    ordered     False: a row's experts may be added in any order, where that is faster (GPU, few rows): last bits differ from run to run
 
     On a GPU weights are copied when the block is made; on the CPU they are read in place, and the block keeps the arrays.
     Any number of threads may call a block. Raises mote.Error.
@@ -70,6 +71,7 @@ class MoE:
         dtype: Any = "f32",
         out_dtype: Any = None,
         n_thread: int = 0,
+        ordered: bool = True,
     ):
         self._moe = c_void_p()
         self._workspace: dict = {}  # by stream
@@ -102,6 +104,7 @@ class MoE:
         options.activation, options.limit, options.act = activation.encode(), limit, act.encode()
         options.x_type = arrays.FLOAT_TYPES.index(self._x_type)
         options.y_type = arrays.FLOAT_TYPES.index(self._y_type)
+        options.unordered = not ordered
         with self._on_device():
             if options.on_device:
                 self._torch().cuda.current_stream(self.device).synchronize()  # whoever writes the weights

@@ -128,6 +128,20 @@ def test_mxfp4_activations():
     assert torch.equal(exact(rounded, ids, weights), y)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_unordered(device):
+    reference = Reference("mlx_mxfp4", device=device)
+    parts = dict(gate=reference.gate, up=reference.up, down=reference.down, n_used=N_USED, act="mxfp4")
+    ordered, unordered = mote.MoE(**parts), mote.MoE(ordered=False, **parts)
+    for n in (1, 4, 100):
+        x, ids, weights = routed(n, device=device)
+        residual = torch.randn(x.shape, device=device)
+        y = ordered(x, ids, weights, residual=residual)
+        assert torch.equal(ordered(x, ids, weights, residual=residual), y)
+        assert error(unordered(x, ids, weights, residual=residual), y) < 1e-2  # of results in bf16
+        assert error(unordered(x, ids, weights, residual=residual, out=residual), y) < 1e-2  # in place
+
+
 def test_numpy():
     reference = Reference("q4_k")
     x, ids, weights = routed(6)

@@ -274,7 +274,8 @@ static mote_status start_block(struct moe_bench *bench, int64_t run)
                            .ids = router.route.ids,
                            .weights = router.route.weights,
                            .residual = router.linear.x,
-                           .y = bench->y};
+                           .y = bench->y,
+                           .unordered = bench->job->options->unordered};
     bench->watch.n_launch = 0;
     return ops->moe(bench->backend, &moe);
 }

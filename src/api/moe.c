@@ -26,6 +26,7 @@ struct mote_moe_block {
         weights; /* where the backend reads in place; elsewhere the set alone, without views */
     struct mote_backend_limits limits; /* but for max_row */
     enum mote_float_type x_type, y_type;
+    int unordered;
     struct mote_step_fault *fault; /* backend memory; NULL where every fault is seen at once */
 };
 
@@ -147,6 +148,7 @@ mote_status mote_moe_create(mote_device *device, const struct mote_moe_options *
     pthread_mutex_unlock(&device->lock);
     moe->x_type = options.x_type;
     moe->y_type = options.y_type;
+    moe->unordered = options.unordered;
     mote_status status = fill(moe, &options);
     if (status != MOTE_OK) {
         mote_moe_destroy(moe);
@@ -234,7 +236,8 @@ static mote_status run(mote_moe *moe, const struct mote_moe_call *call)
                            .ids = call->ids,
                            .weights = call->weights,
                            .residual = call->residual,
-                           .y = call->y};
+                           .y = call->y,
+                           .unordered = moe->unordered};
     TRY(backend->ops->lend(backend, &loan));
     mote_status status = backend->ops->moe(backend, &job);
     mote_status back = backend->ops->lend(backend, NULL);

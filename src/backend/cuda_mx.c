@@ -26,6 +26,8 @@ struct quantise_job {
     int32_t *wide;
     int n_row, n_col, stride, is_bf16, spans;
     int32_t *count;
+    float *y;
+    const float *residual;
 };
 struct mx_list {
     struct {
@@ -42,6 +44,8 @@ struct small_job {
     struct mx_rows x, h;
     void *flat;
     int is_bf16;
+    float *y;
+    const float *weight_of;
     int32_t *taken, *made;
 };
 struct large_gate_up_job {
@@ -131,6 +135,7 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, width);
     s->pairs.rest = cuda_cut(base, &total, planes == 1 ? pair / (size_t)width + (size_t)l->n_expert : 0,
                              sizeof *s->pairs.rest);
+    s->pairs.weight_of = cuda_cut(base, &total, pair, sizeof *s->pairs.weight_of);
     s->pairs.n_rest = cuda_cut(base, &total, planes == 1, sizeof *s->pairs.n_rest);
     s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
     s->count = cuda_cut(base, &total, 2, sizeof *s->count);
@@ -245,6 +250,7 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         has_small = is_mxfp4 || !is_large, wide = is_large && mean >= wide_from,
         small = small_width[e->mx_planes - 1], width = is_large ? large_width[e->mx_planes - 1][wide] : small,
         is_flat_bf16 = is_large || n_pair > FEW_PAIRS;
+    int adds = job->unordered && !is_large && job->y_type == MOTE_F32; /* results to y, where they are made */
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
                                     .small = is_mxfp4 ? s.x : none,
@@ -256,9 +262,12 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .stride = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16,
                                     .spans = is_large,
-                                    .count = s.count};
+                                    .count = s.count,
+                                    .y = adds && job->residual != job->y ? job->y : NULL,
+                                    .residual = job->residual};
     if (is_mxfp4 && is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
     if (!is_large || !e->n_wide) s.pairs.rest = NULL;
+    if (!adds) s.pairs.weight_of = NULL;
     struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};
     int64_t fours = job->n_row * (int64_t)cuda_ceil_div(job->d_model, FOUR_UNITS);
@@ -296,10 +305,19 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
         TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     if (has_small) {
-        struct small_job job_small = {list, s.x, s.h, s.flat, is_flat_bf16, &s.count[0], &s.count[1]};
-        void *small_args[] = {&job_small};
+        struct small_job small_job = {.list = list,
+                                      .x = s.x,
+                                      .h = s.h,
+                                      .flat = s.flat,
+                                      .is_bf16 = is_flat_bf16,
+                                      .y = job->y,
+                                      .weight_of = s.pairs.weight_of,
+                                      .taken = &s.count[0],
+                                      .made = &s.count[1]};
+        void *small_args[] = {&small_job};
         TRY(mote_cuda_run(cuda, e->mx_small, 0, n_sm, 1, 1, SMALL_BLOCK, shared, small_args));
     }
+    if (adds) return MOTE_OK;
     struct sum_job sum = {.flat = s.flat,
                           .place = s.pairs.place,
                           .weights = job->weights,

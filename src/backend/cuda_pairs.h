@@ -35,6 +35,7 @@ struct cuda_pairs {
     int32_t *row_of, *place;  /* [n_pair] */
     int32_t *piece, *n_piece; /* [most pieces][4], [1] */
     int32_t *rest, *n_rest;   /* [most pieces], [1]; NULL: not wanted */
+    float *weight_of;         /* [n_pair] likewise */
 };
 
 /* Room for n_pair pairs in pieces of at least `width`. */
@@ -55,6 +56,8 @@ struct cuda_sort_job {
     int32_t *row_of, *place, *piece, *n_piece;
     const int32_t *wide; /* [n_expert] of cuda_experts, or NULL */
     int32_t *rest, *n_rest;
+    const float *weights;
+    float *weight_of;
     struct mote_step_fault *fault;
     int n_pair, n_used, n_expert, width, n_warp, n_part;
 };
@@ -75,6 +78,8 @@ static inline struct cuda_sort_job cuda_sort_job(const struct cuda_backend *cuda
                                   .wide = wide,
                                   .rest = to->rest,
                                   .n_rest = to->n_rest,
+                                  .weights = job->weights,
+                                  .weight_of = to->weight_of,
                                   .fault = cuda->fault,
                                   .n_pair = n_pair,
                                   .n_used = job->n_used,

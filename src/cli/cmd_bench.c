@@ -110,6 +110,8 @@ static int bench(const struct command *self, int argc, char **argv)
         {0, "routing", OPTION_TEXT, &options.routing,
          "moe: router: part of the block (default); uniform: experts drawn beforehand"},
         {0, "kernels", OPTION_FLAG, &options.kernels, "moe on a GPU: the time of every kernel too"},
+        {0, "unordered", OPTION_FLAG, &options.unordered,
+         "moe: a row's experts may be added in any order (faster for few rows, other bits in every run)"},
         {0, "bandwidth", OPTION_FLOAT, &gigabytes, "GB/s that floors count with (measured in this run)"},
         {0, "compact", OPTION_FLAG, &options.compact,
          "moe: weights as where a GPU has no room for wider ones"},

@@ -2,7 +2,8 @@
 // of shared memory at its speed, without a pause from the first of gate and up to the last of down.
 //
 //   mx_small   h = activation(gate x, up x), quantised, of pairs (row, expert) in the order of experts; then
-//              flat[pair] = down h, f32 or bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
+//              flat[pair] = down h, f32 or bf16, to be weighed and summed in the order of a row's experts (mx_step.cu); or, in any
+//              order, y += weight times it
 //
 // Both operands are e4m3 for the fp8 tensor cores, weights in registers, tokens in shared memory. Every block of 32 is summed by itself
 // (exactly, where activations are MXFP4) and meets both its scales then: any scales are right, of weights and of activations, and
@@ -35,6 +36,8 @@ struct MxSmall {
     MxRows h;    // [n_pair]
     void *flat;  // [n_pair][D_MODEL] f32, or bf16
     int is_bf16;
+    float *y;               // [rows][D_MODEL]: results are added to it, times
+    const float *weight_of; // [n_pair]; null: they go to flat
     int *taken, *made; // zero: items that blocks have taken; those of gate and up whose h is there
 };
 
@@ -412,8 +415,15 @@ MOTE_FN void put_results(const MxSmall &job, const Item &item, const float *sums
     constexpr int PARTS = DOWN_STEPS < GROUPS ? DOWN_STEPS : GROUPS;
     int lane = threadIdx.x % 32, token = lane / 8, row = item.block * ROWS + lane % 8 * 8;
     if (token >= item.piece.z || row >= D_MODEL) return;
-    size_t to = (size_t)(item.piece.y + token) * D_MODEL + row;
+    int pair = item.piece.y + token;
+    size_t to = (size_t)pair * D_MODEL + row;
     float4 a = sum_four<PARTS>(sums, token, lane % 8 * 8), b = sum_four<PARTS>(sums, token, lane % 8 * 8 + 4);
+    if (job.weight_of) {
+        float *y = job.y + (size_t)job.list.pieces.row_of[pair] * D_MODEL + row, by = job.weight_of[pair];
+        add_to(y, make_float4(by * a.x, by * a.y, by * a.z, by * a.w));
+        add_to(y + 4, make_float4(by * b.x, by * b.y, by * b.z, by * b.w));
+        return;
+    }
     if (job.is_bf16) *(uint4 *)((u16 *)job.flat + to) = make_uint4(pack_bf16x2(a.x, a.y), pack_bf16x2(a.z, a.w), pack_bf16x2(b.x, b.y), pack_bf16x2(b.z, b.w));
     else *(float4 *)((float *)job.flat + to) = a, *(float4 *)((float *)job.flat + to + 4) = b;
 }

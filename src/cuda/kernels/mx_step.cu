@@ -37,6 +37,8 @@ struct MxQuantise {
     int n_row, n_col, stride; // multiples of 4 but n_row
     int is_bf16, spans;  // spans: scales are a span's, not a unit's
     int *count;          // [2]: to be zero (mx_small.cu)
+    float *y;              // [n_row][n_col], or null: what results are to be added to
+    const float *residual; // likewise, where y begins; null: at zero
 };
 
 // Four units of a row by a warp, a span or two; of the last not all may be there.
@@ -55,6 +57,12 @@ MOTE_FN void quantise_units(const MxQuantise &job, int warp)
         if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.stride + column + 4 * i, job.is_bf16);
         x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
     }
+    if (job.y && row < job.n_row)
+        MOTE_UNROLL
+        for (int i = 0; i < 16 && column + i < job.n_col; i += 4) {
+            size_t to = (size_t)row * job.n_col + column + i;
+            *(float4 *)(job.y + to) = job.residual ? *(const float4 *)(job.residual + to) : make_float4(0, 0, 0, 0);
+        }
     if (job.planes.q) {
         if (job.spans) {
             MxPlanes<16, MX_PLANES_SPAN * 128> planes(x);

@@ -18,6 +18,8 @@ struct Sort {
     int *n_piece;
     const int *wide; // [n_expert], or null: zeros (mx_large.cu)
     int *rest, *n_rest; // [n_rest]: pieces with wide; or null
+    const float *weights; // [n_pair], of pairs
+    float *weight_of;     // [place], or null
     mote_step_fault *fault; // of an id that is none
     int n_pair, n_used, n_expert, width;
     int n_warp; // of a block that take part: as many as have room for their counts
@@ -93,6 +95,7 @@ MOTE_FN void sort_few_pairs(const Sort &job)
     if (writes) {
         job.place[pair] = place;
         job.row_of[place] = pair / job.n_used;
+        if (job.weight_of) job.weight_of[place] = job.weights[pair];
         start[pair] = begins ? place : n;
         wide_start[pair] = begins && wide ? place : n;
     }
@@ -198,6 +201,7 @@ MOTE_FN void sort_pairs(const Sort &job, int part)
                 if (e[j] == n_expert - 1) check_expert(job, i);
                 job.place[i] = to;
                 job.row_of[to] = i / job.n_used;
+                if (job.weight_of) job.weight_of[to] = job.weights[i];
                 if (!before) count[e[j]] += __popc(equals);
             }
             __syncwarp();
