@@ -57,8 +57,10 @@ endif
 all: $(B)/mote lib $(EXAMPLE_BIN)
 lib: $(B)/libmote.a $(B)/libmote.so
 
+# The plain build says whether they are up to date.
 ifdef SAN
-$(ISA_SRC:%.c=$(PLAIN)/%.o):
+.PHONY: FORCE
+$(ISA_SRC:%.c=$(PLAIN)/%.o): FORCE
 	@$(MAKE) --no-print-directory SAN= B=$(PLAIN) OPT="-O2 -g" SANFLAGS= $@
 endif
 
