@@ -237,7 +237,7 @@ struct added {
     array<float> weights, residual, y;
 };
 
-/* is_rest: pieces as the large kernels have them, of which the small ones take those with `wide`, or all of them. */
+/* is_rest: pieces as the large kernels have them, of which the small one takes those with `wide`, or all of them. */
 template <class K>
 static result run_block(const experts<K> &set, const array<float> &x, const array<int> &ids, int is_rest, int all_wide,
                         unsigned blocks, added *to_y = NULL)

@@ -235,7 +235,7 @@ static void test_block(void **)
     assert_true(same_bytes(again.hidden.at, got.hidden.at, got.hidden.n * sizeof(float)));
     assert_true(same_bytes(again.flat.at, got.flat.at, got.flat.n * sizeof(u16)));
     if (PLANES == 2) return;
-    const result none = run_block(set, x, ids, 1, 3); /* all is the small kernels' */
+    const result none = run_block(set, x, ids, 1, 3); /* all is the small kernel's */
     for (long i = 0; i < (long)none.hidden.n; i++) assert_true(none.hidden[i] == UNTOUCHED);
     assert_true(none.h == mx_rows((int)ids.n, N_FF, SPAN_H));
     for (long i = 0; i < (long)none.flat.n; i++) assert_int_equal(none.flat[i], UNTOUCHED_BF16);

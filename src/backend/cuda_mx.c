@@ -90,7 +90,7 @@ static const double large_from[2] = {2.25, 1.25}, wide_from = 56;
  * experts as routing without favourites would choose): 128/2048/768/8 at 4 rows, 73 MB: 37 us by portable kernels, 39; at 8, 130 MB: 54.5
  * and 55; 128/2880/2880/4 at 1 row, 53 MB: 28.0 and 30.8; at 2, 104 MB: 50.8 and 43.5. */
 static const double planes_from = 1, planes_from_bytes = 90e6;
-/* Results of so many pairs stay f32 until they are summed, if they are the small kernels'. */
+/* Results of so many pairs stay f32 until they are summed, if they are the small kernel's. */
 enum { FEW_PAIRS = 512 };
 /* Most pairs of a piece of the small kernel, by planes. */
 static const int small_width[2] = {4, 2};
@@ -101,7 +101,7 @@ enum { FOUR_UNITS = 4 * UNIT, BEGIN_BLOCK = 1024, BEGIN_FOURS = 32 };
 /* ---- scratch ---- */
 
 struct scratch {
-    /* [max_row][d_model to 128]: for the small kernels, for the large ones (mx_act.cuh); [pairs][n_ff to 128] likewise */
+    /* [max_row][d_model to 128]: for the small kernel, for the large ones (mx_act.cuh); [pairs][n_ff to 128] likewise */
     struct mx_rows x, large_x, h, large_h;
     /* large_h of wide pieces before it is quantised: [pairs][n_ff] f32, where flat will lie; of two planes [pairs][n_ff to 128] bf16,
      * where large_h will */
@@ -112,7 +112,7 @@ struct scratch {
     int32_t *count; /* [2]: taken, made */
 };
 
-/* Two planes: the small kernels' rows lie where the large ones' do, since a step has either. */
+/* Two planes: the small kernel's rows lie where the large ones' do, since a step has either. */
 static size_t cut(const struct mote_backend_limits *l, int planes, void *base, struct scratch *s)
 {
     size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = cuda_padded(l->d_model),
@@ -171,7 +171,7 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
     int planes = mote_cuda_mx_fits(cuda->moe_kernels, e->x_act, e->kind, e->first);
-    int is_too_wide = planes == 2 && e->n_wide; /* they would be the small kernels' */
+    int is_too_wide = planes == 2 && e->n_wide; /* of two planes the large kernels leave nothing to others */
     if (cuda->info->cc != 90 || !planes || is_too_wide || e->h_act != e->x_act) return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);

@@ -24,7 +24,7 @@ constexpr bool IS_WIDE = WIDTH != 64;
 constexpr int GROUPS = IS_WIDE ? 2 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
 constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
 constexpr int SPAN_X = PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN, SPAN_H = IS_WIDE ? SPAN_X : 1; // units that share a scale
-constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernels'
+constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernel's
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 

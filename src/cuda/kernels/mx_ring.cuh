@@ -159,7 +159,7 @@ template <int STAGES, int AHEAD> struct Sent {
 // ---- the work ----
 
 // What both kernels' jobs begin with. Pieces of experts whose scales the large kernels cannot hold beside each other (piece.w) are
-// the small ones' alone; so are all pieces when a row of activations has such a block, which the flag says.
+// the small one's alone; so are all pieces when a row of activations has such a block, which the flag says.
 struct MxList {
     Pieces pieces;
     int *wide;  // such a row has been met; written by who quantises (mx_step.cu)
