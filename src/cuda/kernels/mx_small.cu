@@ -12,8 +12,8 @@
 // Four columns are four tokens, or of two planes two tokens.
 //
 // An item is 64 rows of weights and a piece's tokens; a stage 512 columns of it. Blocks take items from a list, all of gate and up before
-// the first of down, each when it has room: so whoever waits for h waits for blocks that run, wherever other kernels leave this one
-// space. Of a block two warps fill stages with weights, and run ahead of everything; one fills them with tokens, and waits until all h is
+// the first of down: so whoever waits for h waits for blocks that run, and no block relies on all the others to have been
+// started. Of a block two warps fill stages with weights, and run ahead of everything; one fills them with tokens, and waits until all h is
 // there; sixteen multiply, in groups of four that take every fourth stage; one turns sums into h, and into results.
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION, LIMIT (expert.cuh); PLANES, e4m3 numbers of an
@@ -32,13 +32,13 @@ constexpr int HIDDEN = GATED ? ROWS / 2 : ROWS; // columns of h that an item mak
 
 struct MxSmall {
     MxList list;
-    MxRows x;    // [rows]
-    MxRows h;    // [n_pair]
-    void *flat;  // [n_pair][D_MODEL] f32, or bf16
+    MxRows x;               // [rows]
+    MxRows h;               // [n_pair]
+    void *flat;             // [n_pair][D_MODEL] f32, or bf16
     int is_bf16;
     float *y;               // [rows][D_MODEL]: results are added to it, times
     const float *weight_of; // [n_pair]; null: they go to flat
-    int *taken, *made; // zero: items that blocks have taken; those of gate and up whose h is there
+    int *taken, *made;      // zero: takes (Blocks) so far; items of gate and up whose h is there
 };
 
 // ---- shared memory ----
@@ -50,7 +50,7 @@ struct Stage {
     static constexpr int TOKEN = TILES * CODE_TILE, ITEM = TOKEN + STAGE_UNITS * 1024, SCALE = ITEM + TILES * ITEM_TILE,
                          KIND = SCALE + STAGE_UNITS * SCALE_UNIT, BYTES = (KIND + 16 + 1023) / 1024 * 1024;
 };
-// n_unit 0: nothing follows. left: stages of the item from this one on; of all its `steps`, at most GROUPS are counted.
+// n_unit: units of it, 0: nothing follows. left: stages of its item from this one on, step: before it. turn: which item of the block's.
 struct Kind {
     int n_unit, left, step, turn;
 };
