@@ -192,29 +192,27 @@ template <class T> static inline T __shfl_up_sync(u32, T v, int by)
 {
     return device_from(v, device_lane() >= by ? device_lane() - by : device_lane());
 }
-static inline u32 __ballot_sync(u32, int is)
+/* What all lanes' numbers come to: join(what the lanes before have made, a lane's number, the lane). */
+template <class Join> static inline int device_joined(int v, Join join)
 {
-    u32 lanes = 0;
-    device_exchange(&is, sizeof is, [&](u64(*slot)[16]) {
-        for (int i = 0; i < 32; i++) {
-            int one;
-            memcpy(&one, slot[i], sizeof one);
-            lanes |= (u32)(one != 0) << i;
-        }
-    });
-    return lanes;
-}
-static inline int __reduce_add_sync(u32, int v)
-{
-    int sum = 0;
+    int all = 0;
     device_exchange(&v, sizeof v, [&](u64(*slot)[16]) {
         for (int i = 0; i < 32; i++) {
             int one;
             memcpy(&one, slot[i], sizeof one);
-            sum += one;
+            all = join(all, one, i);
         }
     });
-    return sum;
+    return all;
+}
+static inline u32 __ballot_sync(u32, int is)
+{
+    return (u32)device_joined(
+        is, [](int all, int one, int lane) { return (int)((u32)all | (u32)(one != 0) << lane); });
+}
+static inline int __reduce_add_sync(u32, int v)
+{
+    return device_joined(v, [](int all, int one, int) { return all + one; });
 }
 static inline int __clz(int v)
 {

@@ -166,8 +166,8 @@ struct mote_route {
  *   f_e(h)  = down_e(activation(gate_e(h), up_e(h)))    the set's activation (cpu/activation.h)
  *   y[i]    = residual[i] + sum over s = 0..k-1 of weights[i][s] f_ids[i][s](x[i]) + g[i] f_shared(x[i])
  *   g[i]    = 1, or sigmoid(shared_gate[i]) when that is given
- * summed in that order in f32, rounded once to y_type (unordered: a row's experts in any). A dense layer is one with shared alone. Experts of a step are
- * read once however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
+ * summed in that order in f32 (unordered: a row's experts in any), rounded once to y_type. A dense layer is one with
+ * shared alone. Experts of a step are read once however many rows want them. x [n_row][d_model]; y may be residual, not x. ids in range (checked:
  * MOTE_ARGUMENT), repeats in a row allowed. hidden, shared_hidden: NULL, or where the inputs of down go
  * (calibration).
  * x_type, y_type: F32, which is zero, or the limits' own.

@@ -135,8 +135,8 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, width);
     s->pairs.rest = cuda_cut(base, &total, planes == 1 ? pair / (size_t)width + (size_t)l->n_expert : 0,
                              sizeof *s->pairs.rest);
-    s->pairs.weight_of = cuda_cut(base, &total, pair, sizeof *s->pairs.weight_of);
     s->pairs.n_rest = cuda_cut(base, &total, planes == 1, sizeof *s->pairs.n_rest);
+    s->pairs.weight_of = cuda_cut(base, &total, pair, sizeof *s->pairs.weight_of);
     s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
     s->count = cuda_cut(base, &total, 2, sizeof *s->count);
     return total;

@@ -75,7 +75,7 @@ MOTE_FN void wait_for(const int *count, int n)
     do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(count) : "memory");
     while (v < n);
 }
-// Added in memory, in whatever order blocks come.
+// Added in memory, in whatever order blocks come; sums that are subnormal become zeros.
 MOTE_FN void add_to(float *at, float4 v)
 {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
