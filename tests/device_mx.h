@@ -23,10 +23,12 @@ struct mx_rows {
     static mx_rows small(int rows, int n_col, int planes = 1) { return mx_rows(rows, n_col, 0, planes); }
     int columns() const { return share ? share * 128 : 32; } /* that have a scale together */
     int n_scale() const { return share ? (n_unit + share - 1) / share : 4 * n_unit; }
-    unsigned blocks() const
+    /* That quantise them; is_whole: a row's units share a scale. */
+    unsigned blocks(bool is_whole = false) const
     {
-        return (unsigned)(n_row * ((n_unit + WARP_UNITS - 1) / WARP_UNITS) + 31) / 32;
-    } /* that quantise them */
+        int n_warp = (n_unit + WARP_UNITS - 1) / WARP_UNITS, each = WARPS / n_warp;
+        return (unsigned)(is_whole ? (n_row + each - 1) / each : (n_row * n_warp + 31) / 32);
+    }
     MxRows view() { return MxRows{q.at, scale.at}; }
     u8 code(int row, int c, int plane) const
     {
@@ -80,25 +82,28 @@ template <class T> static double planes_top(const T *row, int n_col, int c, int 
 }
 
 /* Rows of two planes are `large` and alone. */
-static void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large,
-                     int *wide, int stride = 0)
+static inline void quantise(const void *x, int is_bf16, int n_row, int n_col, mx_rows *small, mx_rows *large)
 {
     MxRows none = {}, to = large ? large->view() : none;
-    bool is_planes = large && large->n_plane == 2;
+    bool is_planes = large && large->n_plane == 2, is_whole = large && !is_planes && large->share != MX_SPAN;
+    int count[2] = {7, 7};
     MxQuantise job = {x,
                       small ? small->view() : none,
                       is_planes ? none : to,
                       is_planes ? to : none,
-                      wide,
+                      NULL,
                       n_row,
                       n_col,
-                      stride ? stride : n_col,
                       is_bf16,
-                      large && large->share > 1,
-                      NULL,
+                      !large     ? 0
+                      : is_whole ? ALL_UNITS
+                                 : large->share,
+                      count,
                       NULL,
                       NULL};
-    launch((small ? small : large)->blocks(), 1, BEGIN_BLOCK, [&] { mx_quantise(job); });
+    Sort none_to_sort = {};
+    launch((small ? small : large)->blocks(is_whole), 1, BEGIN_BLOCK, [&] { mx_begin(job, none_to_sort); });
+    assert_true(count[0] == 0 && count[1] == 0);
 }
 
 #endif

@@ -65,7 +65,7 @@ fuzzers() {
 # kinds of products and of activations, the two that have each once; of another four, for two kinds of pieces and of activations, too.
 sanitized() {
     export MOTE_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1
-    tests "$san" "san " "test_prefill_mxfp4 test_prefill_wgmma test_mx_large64 test_mx_planes_wide"
+    tests "$san" "san " "test_prefill_mxfp4 test_prefill_wgmma test_mx_wide test_mx_narrow_planes"
     examples "$san" "san "
     fuzzers "$san" "san "
 }

@@ -285,8 +285,7 @@ static void write_golden(const struct table *table)
 }
 
 /* Kernels that may put away a few values: room for more warps is worth it. In the disassembly for sm_90a they lie between the
- * tiles that a warp goes through (AFFINE4 has one load a unit in gate_up_many), in mx_large.cu some are read once a
- * span of units; elsewhere they were only counted. */
+ * tiles that a warp goes through (AFFINE4 has one load a unit in gate_up_many), in the MXFP4 kernels between items; elsewhere they were only counted. */
 static int spill_allowed(const char *kernel)
 {
     static const struct {
@@ -294,7 +293,7 @@ static int spill_allowed(const char *kernel)
         int bytes;
     } allowed[] = {{"gate_up_many", 216},       {"down_many", 32},          {"prefill_linear_128", 32},
                    {"prefill_gate_up_128", 32}, {"prefill_gate_up_64", 48}, {"prefill_down_64", 48},
-                   {"mx_large_gate_up", 80},    {"mx_large_down", 40},      {"down_one", 16}};
+                   {"mx_narrow_gate_up", 96},   {"mx_wide_gate_up", 16},    {"down_one", 16}};
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (!strcmp(kernel, allowed[i].kernel)) return allowed[i].bytes;
     return 0;
@@ -553,11 +552,15 @@ static void test_mx_experts(void **state)
     const struct {
         const char *arch;
         enum mote_act_wish act;
-        int has_gate, n_step, n_small, n_one, n_two; /* programs; those of one plane, of two */
-    } placed[] = {{"sm_90a", MOTE_WISH_DEFAULT, 1, 1, 1, 0, 3}, {"sm_90a", MOTE_WISH_DEFAULT, 0, 0, 0, 0, 0},
-                  {"sm_90a", MOTE_WISH_F32, 1, 0, 0, 0, 0},     {"sm_90a", MOTE_WISH_MXFP4, 1, 1, 1, 3, 0},
-                  {"sm_90a", MOTE_WISH_MXFP4, 0, 1, 1, 1, 0},   {"sm_80", MOTE_WISH_DEFAULT, 1, 0, 0, 0, 0},
-                  {"sm_80", MOTE_WISH_MXFP4, 1, 0, 0, 0, 0}};
+        int has_gate, n_step, n_small, n_one, n_two, n_fp8,
+            n_bf16; /* programs; those of one plane, of two; wide ones */
+    } placed[] = {{"sm_90a", MOTE_WISH_DEFAULT, 1, 1, 1, 0, 2, 0, 1},
+                  {"sm_90a", MOTE_WISH_DEFAULT, 0, 0, 0, 0, 0, 0, 0},
+                  {"sm_90a", MOTE_WISH_F32, 1, 0, 0, 0, 0, 0, 0},
+                  {"sm_90a", MOTE_WISH_MXFP4, 1, 1, 1, 2, 0, 1, 0},
+                  {"sm_90a", MOTE_WISH_MXFP4, 0, 1, 1, 1, 0, 0, 0},
+                  {"sm_80", MOTE_WISH_DEFAULT, 1, 0, 0, 0, 0, 0, 0},
+                  {"sm_80", MOTE_WISH_MXFP4, 1, 0, 0, 0, 0, 0, 0}};
     struct mote_matrix wide = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, 96, 256),
                        down = mote_matrix_view(MOTE_FORMAT_MXFP4, NULL, 256, 96);
     for (size_t i = 0; i < sizeof placed / sizeof *placed; i++) {
@@ -575,16 +578,20 @@ static void test_mx_experts(void **state)
         assert_int_equal(mote_cuda_ahead_create(placed[i].arch, &small, NULL, &ahead), MOTE_OK);
         if (ahead->ops->place_experts(ahead, &set) != MOTE_OK) fail_msg("%s", mote_error());
         size_t n = mote_cuda_ahead_units(ahead, unit, 32);
-        int n_step = 0, n_small = 0, n_one = 0, n_two = 0;
+        int n_step = 0, n_small = 0, n_one = 0, n_two = 0, n_fp8 = 0, n_bf16 = 0;
         for (size_t u = 0; u < n && u < 32; u++) {
             n_step += !strcmp(unit[u].text, "mx_step.cu"), n_small += !strcmp(unit[u].text, "mx_small.cu");
             n_one += strstr(unit[u].define, " PLANES=1 ") != NULL;
             n_two += strstr(unit[u].define, " PLANES=2 ") != NULL;
+            n_fp8 += strstr(unit[u].define, " FP8=1 ") != NULL;
+            n_bf16 += strstr(unit[u].define, " FP8=0 ") != NULL;
         }
         assert_int_equal(n_step, placed[i].n_step);
         assert_int_equal(n_small, placed[i].n_small);
         assert_int_equal(n_one, placed[i].n_one);
         assert_int_equal(n_two, placed[i].n_two);
+        assert_int_equal(n_fp8, placed[i].n_fp8);
+        assert_int_equal(n_bf16, placed[i].n_bf16);
         ahead->ops->unplace(ahead, set.placed);
         ahead->ops->destroy(ahead);
     }

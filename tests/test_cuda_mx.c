@@ -270,7 +270,7 @@ static void run(struct mote_backend *backend, const struct mote_expert_set *set,
 }
 
 /* 1 - 2 <x, y> / (<x, x> + <y, y>), of h by what it says of the products before its rounding (mxfp4_excess.h): some 1e-7 where those
- * are 1e-5 off. What is seen of a product is rounded to bf16, which is 1e-6 of it; sums of fp8 are some 3e-8 off (test_mx_large). */
+ * are 1e-5 off. What is seen of a product is rounded to bf16, which is 1e-6 of it; sums of fp8 are some 3e-8 off (test_mx_narrow). */
 struct errors {
     double hidden, product, block;
 };

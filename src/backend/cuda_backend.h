@@ -93,7 +93,7 @@ struct cuda_experts {
     const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
     int32_t n_wide;      /* how many experts that are */
     /* fp8 numbers that an activation is made of: 1 of MXFP4, 2 of others; 0: none of its kernels take these experts */
-    int mx_planes, mx_small, mx_large[2];
+    int mx_planes, mx_small, mx_narrow, mx_wide;
 };
 
 /* A router's programs, by all that their texts know of it; found once, because a step must not make texts to find them. */

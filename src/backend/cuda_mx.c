@@ -2,9 +2,10 @@
  *
  *   quantise x, sort pairs by expert | gate and up, activated, quantised | down | ordered sum
  *
- * Few pairs an expert: one kernel for gate, up and down, at memory's speed, any scales (mx_small.cu). Many: a weight is taken apart once for
- * all of a piece (mx_large.cu). Both by fp8 tensor cores. Activations that are not MXFP4 are two planes of fp8 numbers (mx_act.cuh), from
- * steps of some pairs an expert or some bytes of weights on; others are the portable kernels'.
+ * Few pairs an expert: one kernel for gate, up and down, at memory's speed, any scales (mx_small.cu). Some: a weight is taken apart once for
+ * up to 64 (mx_narrow.cu). Both by fp8 tensor cores; activations that are not MXFP4 are two planes of fp8 numbers (mx_act.cuh), from
+ * steps of some pairs an expert or some bytes of weights on; others are the portable kernels'. Many: once for up to 256, of fp8, or where
+ * activations are not MXFP4 of bf16 (mx_wide.cu).
  *
  * Owns no memory of its own: scratch is cut from cuda->prefill_scratch, which never serves two at once.
  * One idea: a block of the grid goes from piece to piece of a list made on the device, so that its ring of weights never
@@ -23,11 +24,16 @@ struct mx_rows {
 struct quantise_job {
     const void *x;
     struct mx_rows small, large, planes;
-    int32_t *wide;
-    int n_row, n_col, stride, is_bf16, spans;
+    uint16_t *halves;
+    int n_row, n_col, is_bf16, share;
     int32_t *count;
     float *y;
     const float *residual;
+};
+struct share_job {
+    struct mx_rows rows;
+    float *scale;
+    int n_row, n_col;
 };
 struct mx_list {
     struct {
@@ -35,9 +41,8 @@ struct mx_list {
         const int32_t *piece, *n_piece, *row_of;
         int n_pair;
     } pieces;
-    int32_t *wide;
     const int32_t *rest, *n_rest;
-    int n_part, is_rest, one;
+    int n_part, one;
 };
 struct small_job {
     struct mx_list list;
@@ -48,13 +53,12 @@ struct small_job {
     const float *weight_of;
     int32_t *taken, *made;
 };
-struct large_gate_up_job {
+struct gate_up_job {
     struct mx_list list;
     const uint8_t *base;
     struct mx_rows x, h;
-    void *hidden;
 };
-struct large_down_job {
+struct down_job {
     struct mx_list list;
     const uint8_t *base;
     struct mx_rows h;
@@ -69,23 +73,28 @@ struct sum_job {
     int n_used, d_model, is_flat_bf16, is_bf16;
 };
 
-enum { BEGIN, QUANTISE, SUM };
+enum { BEGIN, SHARE, SUM };
 static const struct cuda_text step_text = {.name = "mx_step.cu",
-                                           .kernel = {"mx_begin", "mx_quantise", "mx_sum"}};
+                                           .kernel = {"mx_begin", "mx_share", "mx_sum"}};
 enum { GATE_UP, DOWN };
 static const struct cuda_text small_text = {.name = "mx_small.cu", .kernel = {"mx_small"}, .shared = 1};
-static const struct cuda_text large_text = {
-    .name = "mx_large.cu", .kernel = {"mx_large_gate_up", "mx_large_down"}, .shared = 1};
+static const struct cuda_text narrow_text = {
+    .name = "mx_narrow.cu", .kernel = {"mx_narrow_gate_up", "mx_narrow_down"}, .shared = 1};
+static const struct cuda_text wide_text = {
+    .name = "mx_wide.cu", .kernel = {"mx_wide_gate_up", "mx_wide_down"}, .shared = 1};
 
-/* Most pairs of a piece of the large kernels, by planes, narrow and wide; their threads. */
-static const int large_width[2][2] = {{64, 176}, {64, 144}}, large_block[2] = {640, 384};
+/* Most pairs of a narrow piece, of a wide one by planes (of fp8 more would not leave registers enough); threads of their kernels. */
+enum { NARROW_WIDTH = 64, NARROW_BLOCK = 640, WIDE_BLOCK = 384 };
+static const int wide_width[2] = {208, 256};
+/* Units that share a scale (mx_step.cu): of x in narrow pieces, by planes; all of a row's, of up to so many. */
+static const int narrow_share[2] = {4, 2};
+enum { ALL_UNITS = INT32_MAX, MOST_UNITS = 128 };
 
-/* Pairs of an expert, on average, from which on the large kernels are faster, by planes, and their wide pieces, on an H200. 385/7168/512/9,
- * MXFP4 activations: at 1.5 pairs 477 us by the small kernel, 512 by large ones, at 2.2 573 and 582; 32/7168/2048/8 at 2: 184 and 213, at
- * 4: 254 and 221. Two planes, 128/2880/2880/4: at 1 pair 316 and 340, at 1.5 422 and 417; 128/2048/768/8 at 1: 83 and 86, at 2: 128 and
- * 107. At 48 pairs 1045 us by narrow pieces, 1083 by (other) wide ones, at 96 2223 (an older build) and 1601. Two planes: at 48 pairs 962
- * and 1055, at 64 (128/2880/2880/4) 1315 and 1227. */
-static const double large_from[2] = {2.25, 1.25}, wide_from = 56;
+/* Pairs of an expert, on average, from which on narrow pieces are faster than the small kernel, by planes, and wide ones, on an H200.
+ * 385/7168/512/9, MXFP4 activations: at 1.5 pairs 477 us by the small kernel, 512 by narrow pieces, at 2.2 573 and 582; 32/7168/2048/8
+ * at 2: 184 and 213, at 4: 254 and 221. Two planes, 128/2880/2880/4: at 1 pair 316 and 340, at 1.5 422 and 417; 128/2048/768/8 at 1: 83
+ * and 86, at 2: 128 and 107. */
+static const double narrow_from[2] = {2.25, 1.25}, wide_from[2] = {56, 64};
 /* Two planes are faster than the portable kernels from so many pairs on, or from so many bytes of weights on that a step reads (of as many
  * experts as routing without favourites would choose): 128/2048/768/8 at 4 rows, 73 MB: 37 us by portable kernels, 39; at 8, 130 MB: 54.5
  * and 55; 128/2880/2880/4 at 1 row, 53 MB: 28.0 and 30.8; at 2, 104 MB: 50.8 and 43.5. */
@@ -101,18 +110,14 @@ enum { FOUR_UNITS = 4 * UNIT, BEGIN_BLOCK = 1024, BEGIN_FOURS = 32 };
 /* ---- scratch ---- */
 
 struct scratch {
-    /* [max_row][d_model to 128]: for the small kernel, for the large ones (mx_act.cuh); [pairs][n_ff to 128] likewise */
+    /* [max_row][d_model to 128]: for the small kernel, for the others (mx_act.cuh); [pairs][n_ff to 128] likewise */
     struct mx_rows x, large_x, h, large_h;
-    /* large_h of wide pieces before it is quantised: [pairs][n_ff] f32, where flat will lie; of two planes [pairs][n_ff to 128] bf16,
-     * where large_h will */
-    void *hidden;
     void *flat; /* [pairs][d_model] bf16, of up to FEW_PAIRS f32 */
     struct cuda_pairs pairs;
-    int32_t *wide;  /* is any row? */
     int32_t *count; /* [2]: taken, made */
 };
 
-/* Two planes: the small kernel's rows lie where the large ones' do, since a step has either. */
+/* Two planes, or bf16: the small kernel's rows lie where the others' do, since a step has either. */
 static size_t cut(const struct mote_backend_limits *l, int planes, void *base, struct scratch *s)
 {
     size_t total = 0, row = (size_t)l->max_row, pair = row * (size_t)l->n_used, d = cuda_padded(l->d_model),
@@ -127,17 +132,13 @@ static size_t cut(const struct mote_backend_limits *l, int planes, void *base, s
     s->large_h.scale = cuda_cut(base, &total, large_pair, ff / UNIT * sizeof(float));
     if (planes == 2) s->large_x = s->x, s->large_h = s->h;
     size_t few = pair < FEW_PAIRS ? pair : FEW_PAIRS, halves = pair > 2 * few ? pair : 2 * few;
-    size_t flat_row = (size_t)l->d_model * sizeof(uint16_t), hidden_row = (size_t)l->n_ff * sizeof(float);
-    size_t each = planes == 1 && hidden_row > flat_row ? hidden_row : flat_row;
-    s->flat = cuda_cut(base, &total, halves, each);
-    s->hidden = planes == 1 ? s->flat : s->large_h.q;
+    s->flat = cuda_cut(base, &total, halves, (size_t)l->d_model * sizeof(uint16_t));
     int width = small_width[planes - 1];
     s->pairs = cuda_cut_pairs(base, &total, pair, l->n_expert, width);
     s->pairs.rest = cuda_cut(base, &total, planes == 1 ? pair / (size_t)width + (size_t)l->n_expert : 0,
                              sizeof *s->pairs.rest);
     s->pairs.n_rest = cuda_cut(base, &total, planes == 1, sizeof *s->pairs.n_rest);
     s->pairs.weight_of = cuda_cut(base, &total, pair, sizeof *s->pairs.weight_of);
-    s->wide = cuda_cut(base, &total, planes == 1, sizeof *s->wide);
     s->count = cuda_cut(base, &total, 2, sizeof *s->count);
     return total;
 }
@@ -171,7 +172,7 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
     int planes = mote_cuda_mx_fits(cuda->moe_kernels, e->x_act, e->kind, e->first);
-    int is_too_wide = planes == 2 && e->n_wide; /* of two planes the large kernels leave nothing to others */
+    int is_too_wide = planes == 2 && e->n_wide; /* of two planes narrow pieces are left to nobody */
     if (cuda->info->cc != 90 || !planes || is_too_wide || e->h_act != e->x_act) return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);
@@ -179,11 +180,15 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
     TRY(mote_cuda_program(
         cuda, &small_text, &e->mx_small, "W0=%s D_MODEL=%lld N_FF=%lld PLANES=%d MX_SHARED=%zu %s", text,
         (long long)e->d_model, (long long)e->n_ff, planes, cuda->info->shared_bytes, activation));
-    for (int wide = 0; wide < 2 && e->first == CUDA_GATE; wide++)
-        TRY(mote_cuda_program(cuda, &large_text, &e->mx_large[wide],
-                              "W0=%s D_MODEL=%lld N_FF=%lld WIDTH=%d PLANES=%d MX_SHARED=%zu %s", text,
-                              (long long)e->d_model, (long long)e->n_ff, large_width[planes - 1][wide],
-                              planes, cuda->info->shared_bytes, activation));
+    if (e->first == CUDA_GATE) {
+        TRY(mote_cuda_program(
+            cuda, &narrow_text, &e->mx_narrow, "W0=%s D_MODEL=%lld N_FF=%lld PLANES=%d MX_SHARED=%zu %s",
+            text, (long long)e->d_model, (long long)e->n_ff, planes, cuda->info->shared_bytes, activation));
+        TRY(mote_cuda_program(cuda, &wide_text, &e->mx_wide,
+                              "W0=%s D_MODEL=%lld N_FF=%lld FP8=%d WIDTH=%d MX_SHARED=%zu %s", text,
+                              (long long)e->d_model, (long long)e->n_ff, planes == 1, wide_width[planes - 1],
+                              cuda->info->shared_bytes, activation));
+    }
     e->mx_planes = planes;
     return MOTE_OK;
 }
@@ -234,6 +239,22 @@ int mote_cuda_mx_takes_all(const struct mote_backend_limits *l)
 
 /* ---- launches ---- */
 
+/* Which kernels a step takes. */
+enum mx_way { SMALL, NARROW, WIDE };
+static enum mx_way way_of(const struct cuda_experts *e, const struct mote_moe *job)
+{
+    double mean = mean_pairs(e, job);
+    int planes = e->mx_planes - 1, fits = e->d_model <= MOST_UNITS * UNIT && e->n_ff <= MOST_UNITS * UNIT;
+    if (e->first != CUDA_GATE || mean < narrow_from[planes]) return SMALL;
+    return mean >= wide_from[planes] && fits ? WIDE : NARROW;
+}
+/* Blocks of mx_step.cu that quantise rows. */
+static unsigned row_blocks(int64_t n_row, int64_t n_col, int is_whole)
+{
+    unsigned fours = cuda_ceil_div(n_col, FOUR_UNITS);
+    return is_whole ? cuda_ceil_div(n_row, BEGIN_FOURS / fours) : cuda_ceil_div(n_row * fours, BEGIN_FOURS);
+}
+
 mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *job)
 {
     const struct cuda_experts *e = job->experts->placed;
@@ -245,64 +266,55 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     cuda->prefill_x_type = -1;
     int n_pair = (int)(job->n_row * job->n_used);
     unsigned n_sm = (unsigned)cuda->info->n_sm;
-    double mean = mean_pairs(e, job);
-    int is_large = e->first == CUDA_GATE && mean >= large_from[e->mx_planes - 1],
-        has_small = is_mxfp4 || !is_large, wide = is_large && mean >= wide_from,
-        small = small_width[e->mx_planes - 1], width = is_large ? large_width[e->mx_planes - 1][wide] : small,
-        is_flat_bf16 = is_large || n_pair > FEW_PAIRS;
-    int adds = job->unordered && !is_large && job->y_type == MOTE_F32; /* results to y, where they are made */
+    enum mx_way way = way_of(e, job);
+    int has_small = way == SMALL || e->n_wide, small = small_width[e->mx_planes - 1],
+        width = way == SMALL    ? small
+                : way == NARROW ? NARROW_WIDTH
+                                : wide_width[e->mx_planes - 1],
+        shares_row = is_mxfp4 && way == WIDE, is_flat_bf16 = way != SMALL || n_pair > FEW_PAIRS;
+    int adds =
+        job->unordered && way == SMALL && job->y_type == MOTE_F32; /* results to y, where they are made */
     struct mx_rows none = {0};
     struct quantise_job quantise = {.x = job->x,
-                                    .small = is_mxfp4 ? s.x : none,
-                                    .large = is_mxfp4 && is_large ? s.large_x : none,
-                                    .planes = is_mxfp4 ? none : s.x,
-                                    .wide = s.wide,
+                                    .small = is_mxfp4 && has_small ? s.x : none,
+                                    .large = is_mxfp4 && way != SMALL ? s.large_x : none,
+                                    .planes = is_mxfp4 || way == WIDE ? none : s.x,
+                                    .halves = !is_mxfp4 && way == WIDE ? s.x.q : NULL,
                                     .n_row = (int)job->n_row,
                                     .n_col = (int)job->d_model,
-                                    .stride = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16,
-                                    .spans = is_large,
+                                    .share = shares_row      ? ALL_UNITS
+                                             : way == NARROW ? narrow_share[e->mx_planes - 1]
+                                                             : 0,
                                     .count = s.count,
                                     .y = adds && job->residual != job->y ? job->y : NULL,
                                     .residual = job->residual};
-    if (is_mxfp4 && is_large) TRY(mote_cuda_fill(cuda->cuda, s.wide, 0, sizeof *s.wide));
-    if (!is_large || !e->n_wide) s.pairs.rest = NULL;
+    if (way == SMALL || !e->n_wide) s.pairs.rest = NULL;
     if (!adds) s.pairs.weight_of = NULL;
     struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
     void *begin_args[] = {&quantise, &sort};
-    int64_t fours = job->n_row * (int64_t)cuda_ceil_div(job->d_model, FOUR_UNITS);
     TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN,
-                      (unsigned)sort.n_part + cuda_ceil_div(fours, BEGIN_FOURS), 1, 1, BEGIN_BLOCK,
-                      cuda_sort_shared(&sort), begin_args));
+                      (unsigned)sort.n_part + row_blocks(job->n_row, job->d_model, shares_row), 1, 1,
+                      BEGIN_BLOCK, cuda_sort_shared(&sort), begin_args));
     struct mx_list list = {.pieces = {e->slot, s.pairs.piece, s.pairs.n_piece, s.pairs.row_of, n_pair},
-                           .wide = s.wide,
                            .rest = s.pairs.rest,
                            .n_rest = s.pairs.n_rest,
                            .n_part = (width + small - 1) / small,
-                           .is_rest = is_large,
                            .one = 1};
     size_t shared = cuda->info->shared_bytes;
-    if (is_large) {
-        unsigned block = (unsigned)large_block[wide];
-        struct large_gate_up_job up = {list, e->base, s.large_x, s.large_h, s.hidden};
-        struct quantise_job hidden = {.x = s.hidden,
-                                      .large = is_mxfp4 ? s.large_h : none,
-                                      .planes = is_mxfp4 ? none : s.large_h,
-                                      .wide = s.wide,
-                                      .n_row = n_pair,
-                                      .n_col = (int)e->n_ff,
-                                      .stride = (int)(is_mxfp4 ? (size_t)e->n_ff : cuda_padded(e->n_ff)),
-                                      .is_bf16 = !is_mxfp4,
-                                      .spans = 1};
-        struct large_down_job down = {list, e->base, s.large_h, s.flat};
-        void *up_args[] = {&up}, *hidden_args[] = {&hidden}, *down_args[] = {&down};
-        TRY(mote_cuda_run(cuda, e->mx_large[wide], GATE_UP, n_sm, 1, 1, block, shared, up_args));
-        if (wide) /* narrow pieces are quantised where they are made */
-            TRY(mote_cuda_run(
-                cuda, cuda->mx_program, QUANTISE,
-                cuda_ceil_div(n_pair * (int64_t)cuda_ceil_div(e->n_ff, FOUR_UNITS), BEGIN_FOURS), 1, 1,
-                BEGIN_BLOCK, 0, hidden_args));
-        TRY(mote_cuda_run(cuda, e->mx_large[wide], DOWN, n_sm, 1, 1, block, shared, down_args));
+    if (way != SMALL) {
+        int program = way == WIDE ? e->mx_wide : e->mx_narrow;
+        unsigned block = way == WIDE ? WIDE_BLOCK : NARROW_BLOCK;
+        struct mx_rows h = shares_row ? s.h : s.large_h, shared_h = {s.h.q, s.large_h.scale};
+        struct gate_up_job up = {list, e->base, s.large_x, h};
+        struct share_job share = {s.h, s.large_h.scale, n_pair, (int)e->n_ff};
+        struct down_job down = {list, e->base, shares_row ? shared_h : h, s.flat};
+        void *up_args[] = {&up}, *share_args[] = {&share}, *down_args[] = {&down};
+        TRY(mote_cuda_run(cuda, program, GATE_UP, n_sm, 1, 1, block, shared, up_args));
+        if (shares_row)
+            TRY(mote_cuda_run(cuda, cuda->mx_program, SHARE, row_blocks(n_pair, e->n_ff, 1), 1, 1,
+                              BEGIN_BLOCK, 0, share_args));
+        TRY(mote_cuda_run(cuda, program, DOWN, n_sm, 1, 1, block, shared, down_args));
     }
     if (has_small) {
         struct small_job small_job = {.list = list,

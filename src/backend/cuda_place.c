@@ -18,7 +18,7 @@ static const struct cuda_text reference_text = {.name = "moe_reference.cu", .ker
 /* The table of slot addresses of a set. */
 #define SLOT_BYTES(n_expert) (((size_t)(n_expert)*CUDA_PROJECTIONS * sizeof(uint64_t) + 15) / 16 * 16)
 
-/* Bases of an expert's rows (BASE_BYTES of mx_large.cu): of gate, of up, of down. */
+/* Bases of an expert's rows (BASE_BYTES of mx_narrow.cu): of gate, of up, of down. */
 static size_t base_at(int projection, int64_t n_ff)
 {
     return (size_t)(projection - CUDA_GATE) * (size_t)((n_ff + 127) / 128 * 128);

@@ -143,10 +143,10 @@ const struct mote_cuda_unit_row mote_cuda_unit_list[] = {
     MX("mx_small.cu", MX_TEXT "D_MODEL=7168 N_FF=512 PLANES=1" SWIGLU, "swiglu"),
     MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 PLANES=1" RELU2, "relu2"),
     MX("mx_small.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 PLANES=2" SWIGLU_OAI, "oai-planes"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=64 PLANES=1" SWIGLU, "64"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=64 PLANES=2" SWIGLU_OAI, "64-planes"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=7168 N_FF=512 WIDTH=176 PLANES=1" SWIGLU, "176"),
-    MX("mx_large.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 WIDTH=144 PLANES=2" SWIGLU_OAI, "144-planes"),
+    MX("mx_narrow.cu", MX_TEXT "D_MODEL=7168 N_FF=512 PLANES=1" SWIGLU, "swiglu"),
+    MX("mx_narrow.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 PLANES=2" SWIGLU_OAI, "oai-planes"),
+    MX("mx_wide.cu", MX_TEXT "D_MODEL=7168 N_FF=512 FP8=1 WIDTH=208" SWIGLU, "fp8"),
+    MX("mx_wide.cu", MX_TEXT "D_MODEL=2880 N_FF=2880 FP8=0 WIDTH=256" SWIGLU_OAI, "bf16"),
     {{NULL, NULL}, NULL, 0},
 };
 

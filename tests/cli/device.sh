@@ -35,6 +35,6 @@ if ! "$mote" info --quick --json | grep -q '"nvrtc": 0'; then
     ! grep -q "route" out || { cat out; exit 1; }
     # Kernels of their own between few and many pairs an expert.
     expect_code 0 $moe -M 1,3,100 --csv --bandwidth 4200
-    expect out "gate_up_one=" "gate_up_many=" "mx_begin=" "mx_large_gate_up=" "mx_large_down=" "mx_sum="
+    expect out "gate_up_one=" "gate_up_many=" "mx_begin=" "mx_narrow_gate_up=" "mx_narrow_down=" "mx_sum="
     ! grep -q "mx_small" out || { cat out; exit 1; }
 fi

@@ -1,11 +1,12 @@
-// mx_act.cuh: rows of activations as the MXFP4 kernels of sm_90 (mx_small.cu, mx_large.cu) read them.
+// mx_act.cuh: rows of activations as the MXFP4 kernels of sm_90 (mx_small.cu, mx_narrow.cu, mx_wide.cu) read them.
 //
 //   small   q [row][unit][128] e4m3: the e2m1 values; column 8 t + 4 i + e of 32 stands at position 16 i + 4 t + e; scale
 //           [row][unit][4 blocks]: what 1 of them stands for
-//   large   q likewise, but for a power of two of their block, relative to the largest of all that share a scale; scale [row][unit],
-//           or where spans of MX_SPAN units share one, which columns of x do and those of wide pieces' h, [row][span]
+//   large   q likewise, but for a power of two of their block, relative to the largest of all that share a scale: scale [row][unit], or
+//           [row][span of MX_SPAN units], or of wide pieces (mx_wide.cu) [row]
 //   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns as above, scale as
 //           small has it, or large, spans being of MX_PLANES_SPAN units
+//   halves  bf16 [row][unit][128], for mx_bf16.cu; column 8 t + 2 i + e of 32 stands at position 8 i + 2 t + e
 //
 // Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN; so have all that share one.
 //
@@ -21,8 +22,9 @@ struct MxRows {
     float *scale;
 };
 
-// How far below the largest block another may lie and still be exact in e4m3: 0.5 * 2^-8 is its smallest number.
-constexpr int MX_TOP = 6, MX_WINDOW = 14;
+// Of all blocks that share a scale the largest is held as 2^MX_TOP v, up to 384. One 14 powers of two below is still exact in e4m3, whose smallest
+// number is 0.5 * 2^-8; of what lies lower up to 2^-10 is lost, 2^-18 of that largest.
+constexpr int MX_TOP = 6;
 
 #ifdef __CUDACC__
 MOTE_FN u32 pack_e4m3x4(float a, float b, float c, float d)
@@ -44,8 +46,22 @@ MOTE_FN float4 unpack_e4m3x4(u32 v)
 }
 #endif
 
+// By what a block's v are multiplied beside the largest, and what 1 of them stands for.
+MOTE_FN float mx_up(int top, int e) { return bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23); }
+MOTE_FN float mx_large_scale(int top) { return mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23); }
+// E of mxfp4_scale(E).
+MOTE_FN int mx_scale_exponent(float scale) { return (int)(float_bits(scale) >> 23 & 255); }
+// Four e4m3 numbers, multiplied.
+MOTE_FN u32 mx_times(u32 four, float by)
+{
+    float4 v = unpack_e4m3x4(four);
+    return pack_e4m3x4(v.x * by, v.y * by, v.z * by, v.w * by);
+}
+
 // Where columns c .. c + 3 of a unit (c a multiple of 4) stand in rows for the fp8 tensor cores.
 MOTE_FN int mx_position(int c) { return c / 32 * 32 + c / 4 % 2 * 16 + c / 8 % 4 * 4; }
+
+MOTE_FN int mx_half_position(int c) { return c / 32 * 32 + c % 8 / 2 * 8 + c / 8 % 4 * 2 + c % 2; }
 
 // N (4 or 16) neighbouring columns of a unit as e2m1 values, in a lane; the unit by neighbouring lanes.
 template <int N> struct MxColumns {
@@ -83,19 +99,16 @@ template <int N> struct MxColumns {
         for (int i = BLOCK; i < UNITS * UNIT; i *= 2) v = max(v, __shfl_xor_sync(~0u, v, i));
         return v;
     }
-    // Whether the block lies below what e4m3 holds beside the largest.
-    MOTE_FN bool is_wide(int top) const { return top != MXFP4_NO_NUMBER && most > 0 && top - e > MX_WINDOW; }
     // scale_at: likewise of all scales, by lanes that are to write it.
     MOTE_FN void put_large(const MxRows &rows, size_t at, int part, int top, size_t scale_at, bool writes_scale) const
     {
-        bool is_number = top != MXFP4_NO_NUMBER;
-        float up = is_number ? bits_float((u32)(127 + MX_TOP - min(top - e, 100)) << 23) : 0;
+        float up = mx_up(top, e);
         MOTE_UNROLL
         for (int i = 0; i < N / 4; i++) {
             u32 four = pack_e4m3x4(v[4 * i] * up, v[4 * i + 1] * up, v[4 * i + 2] * up, v[4 * i + 3] * up);
-            *(u32 *)(rows.q + at * 128 + mx_position(part * N + 4 * i)) = is_number ? four : 0;
+            *(u32 *)(rows.q + at * 128 + mx_position(part * N + 4 * i)) = top == MXFP4_NO_NUMBER ? 0 : four;
         }
-        if (writes_scale) rows.scale[scale_at] = mxfp4_scale(top) * bits_float((127 - MX_TOP) << 23);
+        if (writes_scale) rows.scale[scale_at] = mx_large_scale(top);
     }
 };
 

@@ -158,14 +158,12 @@ template <int STAGES, int AHEAD> struct Sent {
 
 // ---- the work ----
 
-// What both kernels' jobs begin with. Pieces of experts whose scales the large kernels cannot hold beside each other (piece.w) are
-// the small one's alone; so are all pieces when a row of activations has such a block, which the flag says.
+// What all kernels' jobs begin with. Pieces of experts whose scales the large kernels cannot hold beside each other (piece.w) are
+// the small one's.
 struct MxList {
     Pieces pieces;
-    int *wide;  // such a row has been met; written by who quantises (mx_step.cu)
     const int *rest, *n_rest; // pieces with w, or null: there are none
     int n_part; // small: parts of as many pairs as it takes at once that a piece is taken in
-    int is_rest; // small: what the large kernels leave; otherwise everything
     int one;     // 1, which the compiler does not know
 };
 
@@ -179,5 +177,41 @@ struct Work {
         matrix[0] = (const u8 *)list.pieces.slot[piece.x * 3 + first], matrix[1] = (const u8 *)list.pieces.slot[piece.x * 3 + second];
     }
 };
+
+// STAGES stages, so many bytes for results on their way out, barriers, what is kept here.
+template <int STAGES, int BYTES, int OUT_BYTES> struct ItemRing : Stages<STAGES, BYTES> {
+    // The kernels' beginning: returns how many pieces there are.
+    MOTE_FN int begin(const MxList &list, int fillers, int readers)
+    {
+        u32 at = shared_address(shared);
+        this->start(at, at + STAGES * BYTES + OUT_BYTES);
+        if (threadIdx.x == 0) this->init(fillers, readers);
+        __syncthreads();
+        chain_launch();
+        chain_wait();
+        return *list.pieces.n_piece;
+    }
+};
+
+// The fillers' way. An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the
+// small kernel's.
+//
+// fill(work, block, filled); first, second: the matrices of an item's halves.
+template <int BLOCKS, class Filled, class Fill>
+MOTE_FN void fill_items(const MxList &list, u32 barriers, int n_piece, int first, int second, Fill fill)
+{
+    auto piece_at = [&](int item) { return list.pieces.piece[max(min(item / BLOCKS, n_piece - 1), 0)]; };
+    Work next(list, piece_at(blockIdx.x), first, second);
+    int4 ahead = piece_at(blockIdx.x + gridDim.x);
+    Filled filled;
+    filled.start(barriers);
+    MOTE_ROLLED
+    for (int item = blockIdx.x; item < n_piece * BLOCKS; item += gridDim.x) {
+        Work work = next;
+        next = Work(list, ahead, first, second), ahead = piece_at(item + 2 * gridDim.x);
+        if (!work.piece.w) fill(work, item % BLOCKS, filled);
+    }
+    filled.finish();
+}
 
 #endif

@@ -104,8 +104,8 @@ struct Plan {
     bool is_rest;            // pieces are listed once more
     MOTE_FN Plan(const MxList &list)
     {
-        is_rest = list.is_rest && !*(volatile int *)list.wide; // large kernels take all but some
-        int n_part = (!is_rest ? *list.pieces.n_piece : list.rest ? *list.n_rest : 0) * list.n_part;
+        is_rest = list.rest; // the others take all but some
+        int n_part = (is_rest ? *list.n_rest : *list.pieces.n_piece) * list.n_part;
         n_up = n_part * Up::takes, n_all = n_up + n_part * Down::takes, n_made = n_part * Up::all;
     }
 };

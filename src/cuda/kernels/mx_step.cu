@@ -31,73 +31,119 @@ template <int N> MOTE_FN void columns_of(const void *from, size_t at, bool is_bf
 }
 
 struct MxQuantise {
-    const void *x; // [n_row][n_col] f32, or bf16; rows `stride` apart
-    MxRows small, large, planes; // q null: not wanted; planes: no other is, and x may lie there, units of bf16 where they become planes
-    int *wide;           // large: set when a block is too far below the largest that it shares a scale with
-    int n_row, n_col, stride; // multiples of 4 but n_row
-    int is_bf16, spans;  // spans: scales are a span's, not a unit's
-    int *count;          // [2]: to be zero (mx_small.cu)
+    const void *x;               // [n_row][n_col] f32, or bf16
+    MxRows small, large, planes; // q null: not wanted; planes: no other is
+    u16 *halves;                 // null: not wanted; no other is
+    int n_row, n_col;            // n_col a multiple of 4
+    int is_bf16;
+    int share;             // units that share a scale, of large ones MX_SPAN, or ALL_UNITS; of planes MX_PLANES_SPAN, or 0: 32 columns do
+    int *count;            // [2]: to be zero (mx_small.cu)
     float *y;              // [n_row][n_col], or null: what results are to be added to
     const float *residual; // likewise, where y begins; null: at zero
 };
+constexpr int ALL_UNITS = 0x7FFFFFFF; // of a row, which has up to MOST_UNITS
 
 // Four units of a row by a warp, a span or two; of the last not all may be there.
-constexpr int WARP_UNITS = 4;
-MOTE_FN void quantise_units(const MxQuantise &job, int warp)
+constexpr int WARP_UNITS = 4, MOST_UNITS = WARPS * WARP_UNITS;
+
+// Where a lane's 16 columns stand. Rows whose units share a scale lie in a block each.
+struct Place {
+    int n_unit, n_warp; // of a row
+    int part, row, unit;
+    bool is_there;
+    MOTE_FN Place(int n_row, int n_col, int block, bool is_whole) : n_unit((n_col + 127) / 128), n_warp((n_unit + WARP_UNITS - 1) / WARP_UNITS)
+    {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_whole = is_whole ? WARPS / n_warp : 0, at = block * WARPS + warp;
+        row = is_whole ? block * n_whole + warp / n_warp : at / n_warp;
+        unit = (is_whole ? warp : at) % n_warp * WARP_UNITS + lane / 8, part = lane % 8;
+        is_there = row < n_row && unit < n_unit && (!is_whole || warp < n_whole * n_warp);
+    }
+    MOTE_FN size_t at() const { return (size_t)row * n_unit + unit; }
+    // The largest of a row's, of which every warp has one. All threads of the block.
+    MOTE_FN int top(int of_warp) const
+    {
+        __shared__ int tops[WARPS];
+        int warp = threadIdx.x / 32, first = warp / n_warp * n_warp;
+        if (threadIdx.x % 32 == 0) tops[warp] = of_warp;
+        __syncthreads();
+        for (int i = first; i < min(first + n_warp, (int)WARPS); i++) of_warp = max(of_warp, tops[i]);
+        return of_warp;
+    }
+};
+
+MOTE_FN void quantise_units(const MxQuantise &job, int block)
 {
-    int n_unit = (job.n_col + 127) / 128, n_warp = (n_unit + WARP_UNITS - 1) / WARP_UNITS; // a row
-    int lane = threadIdx.x % 32, part = lane % 8, row = warp / n_warp, unit = warp % n_warp * WARP_UNITS + lane / 8, column = unit * 128 + part * 16;
-    int share = !job.spans ? 1 : job.planes.q ? MX_PLANES_SPAN : MX_SPAN;
-    bool is_there = row < job.n_row && unit < n_unit, writes_scale = part == 0 && unit % share == 0;
-    size_t at = (size_t)row * n_unit + unit, scale_at = (size_t)row * ((n_unit + share - 1) / share) + unit / share;
+    bool is_whole = job.share == ALL_UNITS;
+    Place place(job.n_row, job.n_col, block, is_whole);
+    int column = place.unit * 128 + place.part * 16, share = !job.share || is_whole ? place.n_unit : job.share;
+    bool writes_scale = place.part == 0 && place.unit % share == 0;
+    size_t at = place.at(), first = (size_t)place.row * job.n_col + column, scale_at = (size_t)place.row * ((place.n_unit + share - 1) / share) + place.unit / share;
     float x[16];
     MOTE_UNROLL
     for (int i = 0; i < 4; i++) {
         float4 v = make_float4(0, 0, 0, 0);
-        if (row < job.n_row && column + 4 * i < job.n_col) v = four_of(job.x, (size_t)row * job.stride + column + 4 * i, job.is_bf16);
+        if (place.is_there && column + 4 * i < job.n_col) v = four_of(job.x, first + 4 * i, job.is_bf16);
         x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
     }
-    if (job.y && row < job.n_row)
+    if (job.y && place.is_there)
         MOTE_UNROLL
-        for (int i = 0; i < 16 && column + i < job.n_col; i += 4) {
-            size_t to = (size_t)row * job.n_col + column + i;
-            *(float4 *)(job.y + to) = job.residual ? *(const float4 *)(job.residual + to) : make_float4(0, 0, 0, 0);
-        }
+        for (int i = 0; i < 16 && column + i < job.n_col; i += 4)
+            *(float4 *)(job.y + first + i) = job.residual ? *(const float4 *)(job.residual + first + i) : make_float4(0, 0, 0, 0);
+    if (job.halves) {
+        u16 *to = job.halves + at * 128 + mx_half_position(place.part * 16); // of every eight columns two stand side by side
+        MOTE_UNROLL
+        for (int i = 0; i < 8 && place.is_there; i += 2) *(uint2 *)(to + 4 * i) = make_uint2(pack_bf16x2(x[i], x[i + 1]), pack_bf16x2(x[8 + i], x[9 + i]));
+        return;
+    }
     if (job.planes.q) {
-        if (job.spans) {
+        if (job.share) {
             MxPlanes<16, MX_PLANES_SPAN * 128> planes(x);
-            if (is_there) planes.put(job.planes, at, part, scale_at, writes_scale);
+            if (place.is_there) planes.put(job.planes, at, place.part, scale_at, writes_scale);
         } else {
             MxPlanes<16, 32> planes(x);
-            if (is_there) planes.put(job.planes, at, part, at * 4 + part / 2, part % 2 == 0);
+            if (place.is_there) planes.put(job.planes, at, place.part, at * 4 + place.part / 2, place.part % 2 == 0);
         }
         return;
     }
     MxColumns<16> columns(x);
-    int top = job.spans ? columns.top<MX_SPAN>() : columns.top<1>();
-    if (!is_there) return;
-    if (job.small.q) columns.put_small(job.small, at, part);
-    if (!job.large.q) return;
-    columns.put_large(job.large, at, part, top, scale_at, writes_scale);
-    if (columns.is_wide(top)) *job.wide = 1;
+    int top = columns.top<MX_SPAN>();
+    if (is_whole) top = place.top(top);
+    if (!place.is_there) return;
+    if (job.small.q) columns.put_small(job.small, at, place.part);
+    if (job.large.q) columns.put_large(job.large, at, place.part, top, scale_at, writes_scale);
 }
 
-// The first blocks sort, the others quantise. Grid: n_part + four units of all rows / 32.
+// The first blocks sort, the others quantise. Grid: n_part + four units of all rows / 32; where a row's units share a scale, rows, as many to
+// a block as have all their warps there.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_begin(const __grid_constant__ MxQuantise quantise, const __grid_constant__ Sort sort)
 {
     chain_launch();
     chain_wait();
     if (blockIdx.x == 0 && threadIdx.x < 2) quantise.count[threadIdx.x] = 0;
     if ((int)blockIdx.x < sort.n_part) sort_pairs(sort, blockIdx.x);
-    else quantise_units(quantise, (blockIdx.x - sort.n_part) * WARPS + threadIdx.x / 32);
+    else quantise_units(quantise, blockIdx.x - sort.n_part);
 }
 
-// Grid: four units of all rows / 32.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_quantise(const __grid_constant__ MxQuantise job)
+// Small rows become large ones whose units share a scale, where they lie.
+struct MxShare {
+    MxRows rows;  // q is rewritten, scale read
+    float *scale; // [n_row]
+    int n_row, n_col;
+};
+// Grid: rows, as mx_begin's.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mx_share(const __grid_constant__ MxShare job)
 {
     chain_launch();
     chain_wait();
-    quantise_units(job, blockIdx.x * WARPS + threadIdx.x / 32);
+    Place place(job.n_row, job.n_col, blockIdx.x, true);
+    uint4 *at = (uint4 *)job.rows.q + place.at() * 8 + place.part, q = make_uint4(0, 0, 0, 0);
+    int e = 0;
+    if (place.is_there) q = *at, e = mx_scale_exponent(job.rows.scale[place.at() * 4 + place.part / 2]);
+    int top = place.top(__reduce_max_sync(~0u, e));
+    if (!place.is_there) return;
+    float up = mx_up(top, e);
+    *at = make_uint4(mx_times(q.x, up), mx_times(q.y, up), mx_times(q.z, up), mx_times(q.w, up));
+    if (place.part == 0 && place.unit == 0) job.scale[place.row] = mx_large_scale(top);
 }
 
 struct MxSum {

@@ -42,6 +42,46 @@ WGMMA_E4M3(128, 64, "%64, %65, %66, %67", "%68", "%69");
 WGMMA_E4M3(144, 72, "%72, %73, %74, %75", "%76", "%77");
 WGMMA_E4M3(160, 80, "%80, %81, %82, %83", "%84", "%85");
 WGMMA_E4M3(176, 88, "%88, %89, %90, %91", "%92", "%93");
+WGMMA_E4M3(192, 96, "%96, %97, %98, %99", "%100", "%101");
+WGMMA_E4M3(208, 104, "%104, %105, %106, %107", "%108", "%109");
+WGMMA_E4M3(224, 112, "%112, %113, %114, %115", "%116", "%117");
+WGMMA_E4M3(240, 120, "%120, %121, %122, %123", "%124", "%125");
+WGMMA_E4M3(256, 128, "%128, %129, %130, %131", "%132", "%133");
+
+// Likewise of 16 columns of bf16; d goes on.
+template <int N> struct WgmmaBf16;
+#define WGMMA_BF16(N, N_D, A, B)                                                                               \
+    template <> struct WgmmaBf16<N> {                                                                          \
+        static MOTE_FN void add(float (&d)[N_D], const u32 (&a)[4], u32 b)                                     \
+        {                                                                                                      \
+            asm volatile("{ .reg .pred p; .reg .b64 b; setp.ne.b32 p, 1, 0; mov.b64 b, {" B ", 0x40000040}; "  \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D_##N_D "}, {" A         \
+                         "}, b, p, 1, 1, 0; }"                                                                 \
+                         : REGISTERS_##N_D("+f", 0)                                                            \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                                \
+        }                                                                                                      \
+    }
+WGMMA_BF16(64, 32, "%32, %33, %34, %35", "%36");
+WGMMA_BF16(80, 40, "%40, %41, %42, %43", "%44");
+WGMMA_BF16(96, 48, "%48, %49, %50, %51", "%52");
+WGMMA_BF16(112, 56, "%56, %57, %58, %59", "%60");
+WGMMA_BF16(128, 64, "%64, %65, %66, %67", "%68");
+WGMMA_BF16(144, 72, "%72, %73, %74, %75", "%76");
+WGMMA_BF16(160, 80, "%80, %81, %82, %83", "%84");
+WGMMA_BF16(176, 88, "%88, %89, %90, %91", "%92");
+WGMMA_BF16(192, 96, "%96, %97, %98, %99", "%100");
+WGMMA_BF16(208, 104, "%104, %105, %106, %107", "%108");
+WGMMA_BF16(224, 112, "%112, %113, %114, %115", "%116");
+WGMMA_BF16(240, 120, "%120, %121, %122, %123", "%124");
+WGMMA_BF16(256, 128, "%128, %129, %130, %131", "%132");
+
+// Two products of bf16 numbers; subnormal ones count.
+MOTE_FN u32 mul_bf16x2(u32 a, u32 b)
+{
+    u32 v;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
 #endif
 
 // E4M3 of v * 2^-5 for magnitudes first .. first + 3 of e2m1: 0, then 0.5 to 6 in exponents 1 to 4.
@@ -52,11 +92,11 @@ constexpr u32 mx_e4m3(int first)
 }
 // Factors that the compiler does not know (one: MxList's): it would shift and add, on the busier of two pipes, where this multiplies.
 struct MxFactors {
-    u32 one, eight, byte;
+    u32 one, eight, eights, byte;
     MOTE_FN MxFactors(u32 list_one)
     {
         one = __shfl_sync(~0u, list_one, 0); // or they were uniform registers, to be moved before every use
-        eight = one << 3, byte = one << 8;
+        eight = one << 3, eights = one * 0x08080808u, byte = one << 8;
     }
 };
 struct MxTable {
@@ -70,6 +110,29 @@ struct MxTable {
         u32 magnitudes = w & 0x77777777u;
         first = merge(w, prmt(low, high, magnitudes), 0x80808080u);
         second = merge(w << 4, prmt(low, high, magnitudes >> 16), 0x80808080u);
+    }
+};
+
+// The same as bf16: v * 2^(E - base - MX_HALVES_SHIFT). With its exponent and mantissa in bits 8 .. 6 a magnitude is v * 2^-126 (0.5 a
+// subnormal number), and a product with another power of two, exact, makes it what it should be.
+constexpr int MX_HALVES_SHIFT = 10, MX_HALVES_FACTOR = 127 + 126 - MX_HALVES_SHIFT; // the factor's exponent where E is base
+struct MxHalves {
+    u32 low, high, two; // low bytes by their last two bits; high ones of magnitudes 4 .. 7; what brings an exponent to both halves
+    MOTE_FN MxHalves(u32 list_one)
+    {
+        u32 one = __shfl_sync(~0u, list_one, 0);
+        low = one * 0xC0804000u, high = one * 0x01010101u, two = one * 0x00800080u;
+    }
+    // What E is to be multiplied by `two` and added to.
+    MOTE_FN u32 start(u32 base) const { return (MX_HALVES_FACTOR - base) * two; }
+    // Eight codes as they lie, in pairs.
+    MOTE_FN void unpack(u32 w, u32 factor, u32 &a, u32 &b, u32 &c, u32 &d) const
+    {
+        u32 first = w & 0x77777777u, second = first >> 16;
+        u32 low_first = prmt(low, low, first), low_second = prmt(low, low, second);
+        u32 high_first = merge(w, prmt(0, high, first), 0x80808080u), high_second = merge(w << 4, prmt(0, high, second), 0x80808080u);
+        a = mul_bf16x2(prmt(low_first, high_first, 0x5140), factor), b = mul_bf16x2(prmt(low_first, high_first, 0x7362), factor);
+        c = mul_bf16x2(prmt(low_second, high_second, 0x5140), factor), d = mul_bf16x2(prmt(low_second, high_second, 0x7362), factor);
     }
 };
 

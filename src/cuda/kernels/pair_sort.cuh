@@ -16,7 +16,7 @@ struct Sort {
     int4 *piece;    // [n_piece]: {expert, first place, pairs, wide[expert]}: up to `width` neighbours of one expert, about
                     // as many in each of its pieces
     int *n_piece;
-    const int *wide; // [n_expert], or null: zeros (mx_large.cu)
+    const int *wide; // [n_expert], or null: zeros (mx_narrow.cu)
     int *rest, *n_rest; // [n_rest]: pieces with wide; or null
     const float *weights; // [n_pair], of pairs
     float *weight_of;     // [place], or null

@@ -16,6 +16,11 @@
 #define D_72 D_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define D_80 D_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define D_88 D_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define D_96 D_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define D_104 D_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define D_112 D_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define D_120 D_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define D_128 D_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 // d[0 .. n) in registers of a kind: "+f" or "+r".
 #define REGISTERS_4(kind, i) kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3])
 #define REGISTERS_8(kind, i) REGISTERS_4(kind, i), REGISTERS_4(kind, i + 4)
@@ -31,5 +36,10 @@
 #define REGISTERS_72(kind, i) REGISTERS_64(kind, i), REGISTERS_8(kind, i + 64)
 #define REGISTERS_80(kind, i) REGISTERS_64(kind, i), REGISTERS_16(kind, i + 64)
 #define REGISTERS_88(kind, i) REGISTERS_64(kind, i), REGISTERS_24(kind, i + 64)
+#define REGISTERS_96(kind, i) REGISTERS_64(kind, i), REGISTERS_32(kind, i + 64)
+#define REGISTERS_104(kind, i) REGISTERS_64(kind, i), REGISTERS_40(kind, i + 64)
+#define REGISTERS_112(kind, i) REGISTERS_64(kind, i), REGISTERS_48(kind, i + 64)
+#define REGISTERS_120(kind, i) REGISTERS_64(kind, i), REGISTERS_56(kind, i + 64)
+#define REGISTERS_128(kind, i) REGISTERS_64(kind, i), REGISTERS_64(kind, i + 64)
 
 #endif

@@ -1,10 +1,10 @@
-/* device_wgmma_e4m3.h: the asynchronous products of mx_wgmma.cuh on the host.
+/* device_mx_wgmma.h: the asynchronous products of mx_wgmma.cuh on the host.
  *
  * One idea: a product is made when it is waited for, and reads its operands then: whoever changes them before, in registers or
  * in shared memory, gets wrong numbers here as there. Sums are as narrow as the device's.
  */
-#ifndef TESTS_DEVICE_WGMMA_E4M3_H
-#define TESTS_DEVICE_WGMMA_E4M3_H
+#ifndef TESTS_DEVICE_MX_WGMMA_H
+#define TESTS_DEVICE_MX_WGMMA_H
 
 #include "device_ring.h"
 
@@ -14,7 +14,7 @@ struct device_products {
         float *d;
         const u32 *a;
         u32 b; /* the lower half of B's descriptor: rows of 128 bytes, swizzled */
-        int n, fresh;
+        int n, fresh, is_bf16;
     } product[16];
     int n, end[4], n_group;
 };
@@ -31,6 +31,42 @@ static inline const float *e4m3_values()
     return value;
 }
 
+/* Two bf16 in a word. */
+static inline float device_half_of(u32 w, int i)
+{
+    return mote_bf16_f32((u16)(w >> 16 * i));
+}
+static inline u32 mul_bf16x2(u32 a, u32 b)
+{
+    u32 low = mote_f32_bf16(device_half_of(a, 0) * device_half_of(b, 0)),
+        high = mote_f32_bf16(device_half_of(a, 1) * device_half_of(b, 1));
+    return low | high << 16;
+}
+
+/* As below, of 16 columns of bf16; sums of f32. */
+static inline void device_multiply_bf16(const device_products::one *const warp[32])
+{
+    float left[16][16];
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            left[row][k] = device_half_of(warp[row % 8 * 4 + k % 8 / 2]->a[k / 8 * 2 + row / 8], k % 2);
+    for (int token = 0; token < warp[0]->n; token++) {
+        float right[16];
+        for (int k = 0; k < 16; k++) {
+            u32 at = (warp[0]->b & 0x3FFF) * 16 + (u32)(token * 128 + k * 2);
+            u16 half;
+            memcpy(&half, shared + (at ^ (at >> 7 & 7) << 4), sizeof half);
+            right[k] = mote_bf16_f32(half);
+        }
+        for (int row = 0; row < 16; row++) {
+            float *to = &warp[row % 8 * 4 + token % 8 / 2]->d[token / 8 * 4 + row / 8 * 2 + token % 2],
+                  sum = *to;
+            for (int k = 0; k < 16; k++) sum += left[row][k] * right[k];
+            *to = sum;
+        }
+    }
+}
+
 /* A warp's 16 rows times n tokens; warp[lane]: the same product as its lanes have it. */
 static inline void device_multiply(const device_products::one *const warp[32])
 {
@@ -38,6 +74,7 @@ static inline void device_multiply(const device_products::one *const warp[32])
     typedef int whole __attribute__((vector_size(64)));
     const float *value = e4m3_values();
     const device_products::one &first = *warp[0];
+    if (first.is_bf16) return device_multiply_bf16(warp);
     rows left[32];
     for (int k = 0; k < 32; k++)
         for (int row = 0; row < 16; row++)
@@ -109,7 +146,15 @@ template <int N> struct WgmmaE4M3 {
     {
         device_products &mine = device_products_of[device.now];
         if (mine.n == 16) fail_msg("more products under way than are kept");
-        mine.product[mine.n++] = {d, a, b, N, fresh};
+        mine.product[mine.n++] = {d, a, b, N, fresh, 0};
+    }
+};
+template <int N> struct WgmmaBf16 {
+    static void add(float (&d)[N / 2], const u32 (&a)[4], u32 b)
+    {
+        device_products &mine = device_products_of[device.now];
+        if (mine.n == 16) fail_msg("more products under way than are kept");
+        mine.product[mine.n++] = {d, a, b, N, 0, 1};
     }
 };
 

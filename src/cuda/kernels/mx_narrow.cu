@@ -1,30 +1,28 @@
-// mx_large.cu: the expert block of MXFP4 weights for experts with many tokens, sm_90a: both operands are e4m3 for the fp8 tensor
-// cores, exactly where activations are MXFP4; others are sums of two e4m3 numbers (MxPlanes), each multiplied by the same weights.
+// mx_narrow.cu: the expert block of MXFP4 weights for experts with some tokens each, up to 64 in a piece, sm_90a: both operands are e4m3
+// for the fp8 tensor cores, where activations are MXFP4 exactly, but for what lies far below others (mx_act.cuh); others are sums of two e4m3
+// numbers (MxPlanes), each multiplied by the same weights.
 //
-//   mx_large_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts: quantised as x is, where a block
-//                      has the columns of a whole unit, else f32 (of two planes bf16)
-//   mx_large_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
+//   mx_narrow_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts, quantised as x is
+//   mx_narrow_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
 //
 // A block multiplies ROWS rows of weights (gate_up: half of gate, half of up) by up to WIDTH tokens. Four warps fill a ring of
-// stages (128 columns); groups of four warps multiply 64 rows each, whose weights become operands in registers. Taking a weight
-// apart costs as many instructions for 8 tokens as for 176: where experts have many, two groups take up to 176 of them; where
-// they have few, four groups up to 64, which keeps more bytes of weights on their way. The fp8 accumulator keeps about 14 bits, so
-// products are added up in f32 with the tokens' scale: those of the span of units that shares it.
+// stages (128 columns); four groups of four warps multiply 64 rows each, whose weights become operands in registers. That takes as many
+// instructions for 8 tokens as for 256: here experts have few, and what counts is how many bytes of weights are on their way (many tokens:
+// mx_wide.cu). The fp8 accumulator keeps about 14 bits, so products are added up in f32 with the tokens' scale: those of the span of units
+// that shares it.
 //
-// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); WIDTH, most tokens
-// of a piece, 64, or of wide pieces a multiple of 16 up to 176; PLANES, e4m3 numbers of an activation, 1 or 2; MX_SHARED.
+// Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); PLANES, e4m3 numbers of an
+// activation, 1 or 2; MX_SHARED.
 #include "expert.cuh"
 #include "mx_act.cuh"
 #include "mx_ring.cuh"
+#include "mx_store.cuh"
 #include "mx_wgmma.cuh"
 #include "tile.cuh"
 
-constexpr int FILLERS = 128, GROUP = 128; // threads
-constexpr bool IS_WIDE = WIDTH != 64;
-constexpr int GROUPS = IS_WIDE ? 2 : 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS;
-constexpr int TILES = GROUPS * 4, ROWS = TILES * 16; // of a stage
-constexpr int SPAN_X = PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN, SPAN_H = IS_WIDE ? SPAN_X : 1; // units that share a scale
-constexpr bool HAS_REST = PLANES == 1; // there may be pieces, or whole steps, that are the small kernel's
+constexpr int WIDTH = 64, FILLERS = 128, GROUP = 128, GROUPS = 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS; // threads
+constexpr int TILES = GROUPS * 4, ROWS = TILES * 16;                                                                      // of a stage
+constexpr int SPAN_X = PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN, SPAN_H = 1; // units that share a scale
 constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
 constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 
@@ -34,7 +32,7 @@ template <int PARTS, int N> struct Tokens {
 };
 // run(tokens): as few as hold `count` tokens, of what there are kernels for. Two parts where sums in registers leave no room for
 // more products than half of them.
-constexpr int next_fewer(int all) { return IS_WIDE ? (PLANES == 1 && all <= 64 ? all - 32 : all - 16) : all <= 32 ? all - 8 : all - 16; }
+constexpr int next_fewer(int all) { return all <= 32 ? all - 8 : all - 16; }
 template <int SPAN, int ALL = WIDTH, class Run> MOTE_FN void with_tokens(int count, Run run)
 {
     constexpr int FEWER = next_fewer(ALL), PARTS = SPAN > 1 || ALL <= 32 ? 1 : 2;
@@ -51,38 +49,22 @@ struct Stage {
                          BYTES = (SCALE + (WIDTH + 16) * 4 + 1023) / 1024 * 1024;
 };
 static_assert(Stage::CODE % 512 == 0, "lane 0 is told by it");
-// Tokens on their way out, so many at once: of gate_up, sums of all rows; of down, halves of a group's rows.
-constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, DOWN_SLICE = 16, DOWN_ROW = 64 + 8;
-constexpr int OUT_UP = UP_SLICE * UP_ROW * 4, OUT_DOWN = GROUPS * 2 * DOWN_SLICE * DOWN_ROW * 2, OUT_BYTES = OUT_UP > OUT_DOWN ? OUT_UP : OUT_DOWN;
+// Tokens on their way out of gate_up, so many at once: sums of all rows.
+constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, OUT_UP = UP_SLICE * UP_ROW * 4;
+constexpr int OUT_BYTES = OUT_UP > STORE_BYTES<GROUPS> ? OUT_UP : STORE_BYTES<GROUPS>;
 constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES; // the rest: barriers, what a kernel keeps of its own
 
-struct Ring : Stages<STAGES, Stage::BYTES> {
-    // The kernels' beginning: returns how many pieces there are, 0 if none is theirs. All threads must be told the same, while other
-    // blocks may be about to say otherwise.
-    MOTE_FN int begin(const MxList &list)
-    {
-        u32 at = shared_address(shared);
-        int *n_piece = (int *)(shared + STAGES * (Stage::BYTES + 16) + OUT_BYTES); // behind the barriers
-        start(at, at + STAGES * Stage::BYTES + OUT_BYTES);
-        if (threadIdx.x == 0) init(FILLERS / 32, CONSUMERS / 32);
-        chain_launch();
-        chain_wait();
-        if (threadIdx.x == 0) *n_piece = HAS_REST && *(volatile int *)list.wide ? 0 : *list.pieces.n_piece;
-        __syncthreads();
-        return *n_piece;
-    }
-};
+typedef ItemRing<STAGES, Stage::BYTES, OUT_BYTES> Ring;
 typedef Sent<STAGES, STAGES - 3> Filled; // one is multiplied, the next one begun
 MOTE_FN u8 *out_buffer() { return shared + STAGES * Stage::BYTES; }
 
-struct MxLargeGateUp {
+struct MxNarrowGateUp {
     MxList list;
     const u8 *base; // [n_expert][BASE_BYTES]
     MxRows x;       // [rows]
-    MxRows h;       // [n_pair], or
-    void *hidden;   // [n_pair][N_FF] f32, of two planes [n_pair][FF_PAD] bf16: still to be quantised (mx_step.cu)
+    MxRows h;       // [n_pair]
 };
-struct MxLargeDown {
+struct MxNarrowDown {
     MxList list;
     const u8 *base;
     MxRows h;  // [n_pair]
@@ -314,37 +296,14 @@ MOTE_FN float row_scale(u32 bases, int r) { return bits_float(((bases >> 8 * r &
 // Registers of the roles; 64 K together, and no more than what the block began with.
 MOTE_FN void set_registers(bool fills)
 {
-    if (fills) fewer_registers<IS_WIDE ? 40 : 32>();
-    else more_registers<IS_WIDE ? 232 : 112>();
+    if (fills) fewer_registers<32>();
+    else more_registers<112>();
 }
 
-// An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the small
-// kernels'.
-//
-// fill(work, block, filled); first, second: the matrices of its halves.
-template <int BLOCKS, class Fill> MOTE_FN void fill_items(const MxList &list, const Ring &ring, int n_piece, int first, int second, Fill fill)
+// run(tokens, operands, piece, block, goes_on). AHEAD: an item makes the next one's first operands, before it writes its results: where items
+// are short.
+template <int BLOCKS, int SPAN, bool AHEAD, class Run> MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Run run)
 {
-    set_registers(true);
-    auto piece_at = [&](int item) { return list.pieces.piece[max(min(item / BLOCKS, n_piece - 1), 0)]; };
-    Work next(list, piece_at(blockIdx.x), first, second);
-    int4 ahead = piece_at(blockIdx.x + gridDim.x);
-    Filled filled;
-    filled.start(ring.barriers);
-    MOTE_ROLLED
-    for (int item = blockIdx.x; item < n_piece * BLOCKS; item += gridDim.x) {
-        Work work = next;
-        next = Work(list, ahead, first, second), ahead = piece_at(item + 2 * gridDim.x);
-        if (!HAS_REST || !work.piece.w) fill(work, item % BLOCKS, filled);
-    }
-    filled.finish();
-}
-
-// run(tokens, operands, piece, block, goes_on); leave(piece, block): of those that are not ours. AHEAD: an item makes the next one's first
-// operands, before it writes its results: where items are short.
-template <int BLOCKS, int SPAN, bool AHEAD, class Leave, class Run>
-MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave leave, Run run)
-{
-    set_registers(false);
     Operands operands(list.one);
     int n_item = n_piece * BLOCKS;
     auto piece_at = [&](int item) { return item < n_item ? list.pieces.piece[item / BLOCKS] : make_int4(0, 0, 0, 1); };
@@ -355,10 +314,7 @@ MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave l
         int4 piece = next;
         int block = item % BLOCKS;
         next = ahead, ahead = piece_at(item + 2 * gridDim.x); // on its way meanwhile
-        if (HAS_REST && piece.w) {
-            leave(piece, block);
-            continue;
-        }
+        if (piece.w) continue;
         if (!is_made) operands.enter(ring, true), operands.make();
         is_made = AHEAD && !next.w;
         with_tokens<SPAN>(piece.z, [&](auto tokens) { run(tokens, operands, piece, block, is_made); });
@@ -367,10 +323,9 @@ MOTE_FN void multiply_items(const MxList &list, Ring &ring, int n_piece, Leave l
 
 // ---- gate and up ----
 
-constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes
-constexpr bool QUANTISES = HIDDEN == 128;                     // a unit: four columns a lane
+constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes: a unit, four columns a lane
 
-template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)
+template <int PARTS, int N> MOTE_FN void gate_up_item(const MxNarrowGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)
 {
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
@@ -398,42 +353,28 @@ template <int PARTS, int N> MOTE_FN void gate_up_item(const MxLargeGateUp &job, 
         bool is_there = first_column + c < N_FF; // else its weights are another matrix's
         bool is_token = slice * UP_SLICE + token < piece.z;
         size_t pair = piece.y + slice * UP_SLICE + token;
-        if constexpr (QUANTISES) {
-            MOTE_UNROLL
-            for (int i = 0; i < 4; i++) h[i] = is_there ? h[i] : 0;
-            size_t at = pair * (FF_PAD / 128) + first_column / 128;
-            if constexpr (PLANES == 2) {
-                MxPlanes<4, 128> planes(h);
-                if (is_token) planes.put(job.h, at, c / 4, at, c == 0);
-            } else {
-                MxColumns<4> columns(h);
-                int top = columns.top<1>();
-                if (is_token) columns.put_large(job.h, at, c / 4, top, at, c == 0);
-                if (is_token && columns.is_wide(top)) *job.list.wide = 1;
-            }
-        } else if (is_token && is_there) {
-            if (PLANES == 2) *(uint2 *)((u16 *)job.hidden + pair * FF_PAD + first_column + c) = make_uint2(pack_bf16x2(h[0], h[1]), pack_bf16x2(h[2], h[3]));
-            else *(float4 *)((float *)job.hidden + pair * N_FF + first_column + c) = make_float4(h[0], h[1], h[2], h[3]);
+        MOTE_UNROLL
+        for (int i = 0; i < 4; i++) h[i] = is_there ? h[i] : 0;
+        size_t at = pair * (FF_PAD / 128) + first_column / 128;
+        if constexpr (PLANES == 2) {
+            MxPlanes<4, 128> planes(h);
+            if (is_token) planes.put(job.h, at, c / 4, at, c == 0);
+        } else {
+            MxColumns<4> columns(h);
+            int top = columns.top<1>();
+            if (is_token) columns.put_large(job.h, at, c / 4, top, at, c == 0);
         }
     }
 }
 
-// Of a piece that is left to others: who quantises looks at all rows, and must find the same there in every run.
-MOTE_FN void clear_hidden(const MxLargeGateUp &job, int4 piece, int first_column)
-{
-    for (int i = threadIdx.x - FILLERS; i < piece.z * HIDDEN; i += CONSUMERS) {
-        int column = first_column + i % HIDDEN;
-        if (column < N_FF) ((float *)job.hidden)[(size_t)(piece.y + i / HIDDEN) * N_FF + column] = 0;
-    }
-}
-
-MOTE_FN void gate_up(const MxLargeGateUp &job)
+MOTE_FN void gate_up(const MxNarrowGateUp &job)
 {
     using T = Tile<W0, D_MODEL>;
     Ring ring;
-    int n_piece = ring.begin(job.list);
-    if (threadIdx.x < FILLERS)
-        fill_items<UP_BLOCKS>(job.list, ring, n_piece, 0, 1, [&](const Work &work, int block, Filled &filled) {
+    int n_piece = ring.begin(job.list, FILLERS / 32, CONSUMERS / 32);
+    if (threadIdx.x < FILLERS) {
+        set_registers(true);
+        fill_items<UP_BLOCKS, Filled>(job.list, ring.barriers, n_piece, 0, 1, [&](const Work &work, int block, Filled &filled) {
             const u8 *record[2], *base[2];
             MOTE_UNROLL
             for (int i = 0; i < 2; i++) {
@@ -444,61 +385,41 @@ MOTE_FN void gate_up(const MxLargeGateUp &job)
                 fill_item<T, SPAN_X, decltype(tokens)>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             });
         });
-    else
+    } else {
+        set_registers(false);
         multiply_items<UP_BLOCKS, SPAN_X, false>(
             job.list, ring, n_piece,
-            [&](int4 piece, int block) {
-                if (HAS_REST && !QUANTISES) clear_hidden(job, piece, block * HIDDEN);
-            },
             [&](auto tokens, Operands &operands, int4 piece, int block, bool goes_on) {
                 gate_up_item<tokens.parts, tokens.n>(job, ring, operands, piece, block * HIDDEN, goes_on);
             });
+    }
 }
 
 // Grid: as many blocks as there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_gate_up(const __grid_constant__ MxLargeGateUp job) { gate_up(job); }
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_narrow_gate_up(const __grid_constant__ MxNarrowGateUp job) { gate_up(job); }
 
 // ---- down ----
 
 constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
-constexpr bool DOWN_AHEAD = !IS_WIDE; // wide pieces leave no registers for it
 
-// Each group has rows of its own, and goes its own way at the end: one's results leave under the others' products.
-template <int PARTS, int N> MOTE_FN void down_item(const MxLargeDown &job, Ring &ring, Operands &operands, int4 piece, int first_row, bool goes_on, u32 &turn)
+template <int PARTS, int N> MOTE_FN void down_item(const MxNarrowDown &job, Ring &ring, Operands &operands, int4 piece, int first_row, bool goes_on, u32 &turn)
 {
-    constexpr int ROW = DOWN_ROW * 2; // bytes
-    int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32;
+    int group = (threadIdx.x - FILLERS) / GROUP;
     float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
-    multiply_units<Tile<W0, N_FF>, SPAN_H, DOWN_AHEAD, PARTS, N>(acc, ring, operands, goes_on);
-    int token = thread % GROUP / 8, chunk = thread % 8, column = first_row + group * 64 + chunk * 8; // 16 bytes a thread
-    MOTE_UNROLL
-    for (int slice = 0; slice < (PARTS * N + DOWN_SLICE - 1) / DOWN_SLICE; slice++) {
-        if (slice * DOWN_SLICE >= piece.z) break;
-        u32 v[4]; // 8 x 8: tokens 0 .. 7 and rows g, rows g + 8; tokens 8 .. 15
-        MOTE_UNROLL
-        for (int i = 0; i < 4; i++) {
-            int r = i & 1, from = slice * (DOWN_SLICE / 2) + (i >> 1) * 4 + 2 * r;
-            if (from >= PARTS * (N / 2)) from = 2 * r; // 8 tokens: the others are nobody's
-            const float *sum = &acc[from / (N / 2)][from % (N / 2)];
-            v[i] = pack_bf16x2(sum[0] * scale[r], sum[1] * scale[r]);
-        }
-        u8 *out = out_buffer() + group * (2 * DOWN_SLICE * ROW) + turn; // in turn: who is behind still reads the other
-        turn ^= DOWN_SLICE * ROW;
-        store_transposed(shared_address(out) + (lane / 16 * 8 + lane % 8) * ROW + warp * 32 + lane / 8 % 2 * 16, v);
-        meet(2 + group, GROUP);
-        if (slice * DOWN_SLICE + token < piece.z && column < D_MODEL)
-            *(uint4 *)(job.flat + (size_t)(piece.y + slice * DOWN_SLICE + token) * D_MODEL + column) = *(const uint4 *)(out + token * ROW + chunk * 16);
-    }
+    multiply_units<Tile<W0, N_FF>, SPAN_H, true, PARTS, N>(acc, ring, operands, goes_on);
+    store_results<PARTS * N>(job.flat + (size_t)piece.y * D_MODEL, D_MODEL, first_row + group * 64, piece.z, out_buffer(), FILLERS, turn,
+                             [&](int i) { return acc[i / (N / 2)][i % (N / 2)] * scale[i >> 1 & 1]; });
 }
 
-MOTE_FN void down(const MxLargeDown &job)
+MOTE_FN void down(const MxNarrowDown &job)
 {
     using T = Tile<W0, N_FF>;
     Ring ring;
-    int n_piece = ring.begin(job.list);
+    int n_piece = ring.begin(job.list, FILLERS / 32, CONSUMERS / 32);
     u32 turn = 0; // 0, or the bytes of a slice
-    if (threadIdx.x < FILLERS)
-        fill_items<DOWN_BLOCKS>(job.list, ring, n_piece, 2, 2, [&](const Work &work, int block, Filled &filled) {
+    if (threadIdx.x < FILLERS) {
+        set_registers(true);
+        fill_items<DOWN_BLOCKS, Filled>(job.list, ring.barriers, n_piece, 2, 2, [&](const Work &work, int block, Filled &filled) {
             const u8 *record[2], *base[2];
             MOTE_UNROLL
             for (int i = 0; i < 2; i++) {
@@ -509,12 +430,14 @@ MOTE_FN void down(const MxLargeDown &job)
                 fill_item<T, SPAN_H, decltype(tokens)>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
             });
         });
-    else
-        multiply_items<DOWN_BLOCKS, SPAN_H, DOWN_AHEAD>(
-            job.list, ring, n_piece, [](int4, int) {},
+    } else {
+        set_registers(false);
+        multiply_items<DOWN_BLOCKS, SPAN_H, true>(
+            job.list, ring, n_piece,
             [&](auto tokens, Operands &operands, int4 piece, int block, bool goes_on) {
                 down_item<tokens.parts, tokens.n>(job, ring, operands, piece, block * ROWS, goes_on, turn);
             });
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_large_down(const __grid_constant__ MxLargeDown job) { down(job); }
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_narrow_down(const __grid_constant__ MxNarrowDown job) { down(job); }
