@@ -20,16 +20,12 @@ extern "C" {
 #define MX_SHARED DEVICE_SHARED
 #ifdef PLANES
 #include "cuda/kernels/mx_narrow.cu"
-#define GATE_UP MxNarrowGateUp
-#define DOWN MxNarrowDown
 #define gate_up_kernel mx_narrow_gate_up
 #define down_kernel mx_narrow_down
 constexpr bool IS_WIDE = false, IS_MXFP4 = PLANES == 1;
 enum { ROW_PLANES = PLANES, X_SHARE = SPAN_X, H_SHARE = SPAN_H };
 #else
 #include "cuda/kernels/mx_wide.cu"
-#define GATE_UP MxWideGateUp
-#define DOWN MxWideDown
 #define gate_up_kernel mx_wide_gate_up
 #define down_kernel mx_wide_down
 constexpr bool IS_WIDE = true, IS_MXFP4 = FP8;
@@ -181,7 +177,7 @@ static result run_block(const experts &set, const array<float> &x, const array<i
                  1};
     launch(1 + to.x.blocks(shares_row), 1, BEGIN_BLOCK, [&] { mx_begin(input, sort); });
     MxList list = {{set.slot.at, to.piece.at, &to.n_piece, to.row_of.at, n_pair}, NULL, NULL, 1, 1};
-    GATE_UP up = {list, set.base.at, view, to.h.view()};
+    MxGateUp up = {list, set.base.at, view, to.h.view()};
     MxRows h = to.h.view();
     launch(blocks, 1, BLOCK, [&] { gate_up_kernel(up); });
     if (shares_row) {
@@ -191,7 +187,7 @@ static result run_block(const experts &set, const array<float> &x, const array<i
         launch(to.h.blocks(true), 1, BEGIN_BLOCK, [&] { mx_share(share); });
         h.scale = to.scale.at;
     }
-    DOWN down = {list, set.base.at, h, to.flat.at};
+    MxDown down = {list, set.base.at, h, to.flat.at};
     launch(blocks, 1, BLOCK, [&] { down_kernel(down); });
     return to;
 }
@@ -320,7 +316,8 @@ static void test_block(void **)
         }
     }
     print_message("hidden %.1e beyond rounding, down %.1e\n", all.hidden.value(), all.down.value());
-    assert_true(all.hidden.value() <= (!IS_MXFP4 ? IS_WIDE ? 1e-15 : 1e-7 : 1e-8) && all.down.value() <= 3e-6);
+    assert_true(all.hidden.value() <= (!IS_MXFP4 ? IS_WIDE ? 1e-15 : 1e-7 : 1e-8) &&
+                all.down.value() <= 3e-6);
     assert_int_equal(next, ids.n);
     assert_int_equal(n_left, IS_MXFP4 ? 20 : 0);
     result again = run_block(set, x, ids, 1); /* whoever takes a piece */

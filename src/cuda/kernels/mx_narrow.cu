@@ -13,18 +13,12 @@
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); PLANES, e4m3 numbers of an
 // activation, 1 or 2; MX_SHARED.
+constexpr int WIDTH = 64, GROUPS = 4;
 #include "expert.cuh"
-#include "mx_act.cuh"
-#include "mx_ring.cuh"
-#include "mx_store.cuh"
+#include "mx_large.cuh"
 #include "mx_wgmma.cuh"
-#include "tile.cuh"
 
-constexpr int WIDTH = 64, FILLERS = 128, GROUP = 128, GROUPS = 4, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS; // threads
-constexpr int TILES = GROUPS * 4, ROWS = TILES * 16;                                                                      // of a stage
 constexpr int SPAN_X = PLANES == 1 ? MX_SPAN : MX_PLANES_SPAN, SPAN_H = 1; // units that share a scale
-constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
-constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
 
 // A piece's tokens are multiplied in parts of N.
 template <int PARTS, int N> struct Tokens {
@@ -51,40 +45,21 @@ struct Stage {
 static_assert(Stage::CODE % 512 == 0, "lane 0 is told by it");
 // Tokens on their way out of gate_up, so many at once: sums of all rows.
 constexpr int UP_SLICE = 16, UP_ROW = ROWS + 8, OUT_UP = UP_SLICE * UP_ROW * 4;
-constexpr int OUT_BYTES = OUT_UP > STORE_BYTES<GROUPS> ? OUT_UP : STORE_BYTES<GROUPS>;
+constexpr int OUT_BYTES = OUT_UP > STORE_BYTES ? OUT_UP : STORE_BYTES;
 constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES; // the rest: barriers, what a kernel keeps of its own
 
 typedef ItemRing<STAGES, Stage::BYTES, OUT_BYTES> Ring;
 typedef Sent<STAGES, STAGES - 3> Filled; // one is multiplied, the next one begun
-MOTE_FN u8 *out_buffer() { return shared + STAGES * Stage::BYTES; }
-
-struct MxNarrowGateUp {
-    MxList list;
-    const u8 *base; // [n_expert][BASE_BYTES]
-    MxRows x;       // [rows]
-    MxRows h;       // [n_pair]
-};
-struct MxNarrowDown {
-    MxList list;
-    const u8 *base;
-    MxRows h;  // [n_pair]
-    u16 *flat; // [n_pair][D_MODEL] bf16
-};
 
 // ---- filling ----
 
-// Token j: lane t finds those of two neighbouring 8, 2 t and 2 t + 1 of each, side by side.
-template <class Count> MOTE_FN int scale_place(int j)
-{
-    int in = j % Count::n;
-    return j / Count::n * Count::scales + in / 16 * 16 + in % 8 / 2 * 4 + in / 8 % 2 * 2 + in % 2;
-}
+// Of a piece's token j, in parts.
+template <class Count> MOTE_FN int scale_place_of(int j) { return j / Count::n * Count::scales + scale_place(j % Count::n); }
 
-// All units of an item's weights and tokens. record[]: of the first tile of a stage's first half and of its second, each with the
-// others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies. Of so many (Count) those beyond `count` are
+// All units of an item's weights and tokens. row(j): where token j lies. Of so many (Count) those beyond `count` are
 // the last one again: nobody reads what they become, and copies without conditions are half the instructions.
 template <class T, int SPAN, class Count, class RowOf>
-MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
+MOTE_FN void fill_item(Ring &ring, Filled &filled, const ItemWeights &weights, const MxRows &rows, int count, RowOf row)
 {
     using S = Stage;
     constexpr int TOKENS = Count::all, HALF = TILES / 2, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
@@ -96,12 +71,12 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
     MOTE_UNROLL
     for (int i = 0; i < SCALES; i++) {
         scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (N_SPAN * 4));
-        at_scale[i] = opaque(S::SCALE + scale_place<Count>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
+        at_scale[i] = opaque(S::SCALE + scale_place_of<Count>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
     }
     const u8 *q = (const u8 *)rows.q, *factor = (const u8 *)rows.scale, *code[2];
-    const u8 *item = (thread / 4 < HALF ? record[0] : record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+    const u8 *item = (thread / 4 < HALF ? weights.record[0] : weights.record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
     MOTE_UNROLL
-    for (int i = 0; i < 2; i++) code[i] = record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
+    for (int i = 0; i < 2; i++) code[i] = weights.record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
     u32 at_code = opaque(S::CODE + thread * 16), at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
     MOTE_ROLLED
     for (int unit = 0; unit < T::UNITS; unit++, ring.next()) {
@@ -113,7 +88,7 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
         if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item);
         else if (unit == 0 && thread < TILES * 5) {
             int at = thread - TILES * 4;
-            stage_copy(to + S::BASE + at * 16, (at < HALF ? base[0] : base[1]) + at % HALF * 16);
+            stage_copy(to + S::BASE + at * 16, (at < HALF ? weights.base[0] : weights.base[1]) + at % HALF * 16);
         }
         MOTE_UNROLL
         for (int i = 0; i < PLANES * EACH; i++) stage_copy(to + at_token + i / EACH * S::PLANE + i % EACH * 2048, q + token[i % EACH] + i / EACH * 128);
@@ -323,14 +298,14 @@ template <int BLOCKS, int SPAN, bool AHEAD, class Run> MOTE_FN void multiply_ite
 
 // ---- gate and up ----
 
-constexpr int HIDDEN = ROWS / 2, UP_BLOCKS = FF_PAD / HIDDEN; // columns of h that a block makes: a unit, four columns a lane
+constexpr int UP_BLOCKS = FF_PAD / HIDDEN; // a block makes a unit of h, four columns a lane
 
-template <int PARTS, int N> MOTE_FN void gate_up_item(const MxNarrowGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)
+template <int PARTS, int N> MOTE_FN void gate_up_item(const MxGateUp &job, Ring &ring, Operands &operands, int4 piece, int first_column, bool goes_on)
 {
     int thread = threadIdx.x - FILLERS, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
     multiply_units<Tile<W0, D_MODEL>, SPAN_X, false, PARTS, N>(acc, ring, operands, goes_on);
-    float *sums = (float *)out_buffer(); // [token][rows of gate, of up]
+    float *sums = (float *)Ring::out_buffer(); // [token][rows of gate, of up]
     MOTE_UNROLL
     for (int slice = 0; slice < (PARTS * N + UP_SLICE - 1) / UP_SLICE; slice++) {
         if (slice * UP_SLICE >= piece.z) break;
@@ -367,22 +342,17 @@ template <int PARTS, int N> MOTE_FN void gate_up_item(const MxNarrowGateUp &job,
     }
 }
 
-MOTE_FN void gate_up(const MxNarrowGateUp &job)
+MOTE_FN void gate_up(const MxGateUp &job)
 {
     using T = Tile<W0, D_MODEL>;
     Ring ring;
-    int n_piece = ring.begin(job.list, FILLERS / 32, CONSUMERS / 32);
+    int n_piece = ring.begin(job.list);
     if (threadIdx.x < FILLERS) {
         set_registers(true);
         fill_items<UP_BLOCKS, Filled>(job.list, ring.barriers, n_piece, 0, 1, [&](const Work &work, int block, Filled &filled) {
-            const u8 *record[2], *base[2];
-            MOTE_UNROLL
-            for (int i = 0; i < 2; i++) {
-                record[i] = work.matrix[i] + (size_t)(block * (HIDDEN / 16)) * T::BYTES;
-                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + block * HIDDEN;
-            }
+            const ItemWeights weights = up_weights(work, job.base, block);
             with_tokens<SPAN_X>(work.piece.z, [&](auto tokens) {
-                fill_item<T, SPAN_X, decltype(tokens)>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+                fill_item<T, SPAN_X, decltype(tokens)>(ring, filled, weights, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             });
         });
     } else {
@@ -396,38 +366,31 @@ MOTE_FN void gate_up(const MxNarrowGateUp &job)
 }
 
 // Grid: as many blocks as there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_narrow_gate_up(const __grid_constant__ MxNarrowGateUp job) { gate_up(job); }
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_narrow_gate_up(const __grid_constant__ MxGateUp job) { gate_up(job); }
 
 // ---- down ----
 
-constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
-
-template <int PARTS, int N> MOTE_FN void down_item(const MxNarrowDown &job, Ring &ring, Operands &operands, int4 piece, int first_row, bool goes_on, u32 &turn)
+template <int PARTS, int N> MOTE_FN void down_item(const MxDown &job, Ring &ring, Operands &operands, int4 piece, int first_row, bool goes_on, u32 &turn)
 {
     int group = (threadIdx.x - FILLERS) / GROUP;
     float acc[PARTS][N / 2], scale[2] = {row_scale(operands.bases, 0), row_scale(operands.bases, 1)};
     multiply_units<Tile<W0, N_FF>, SPAN_H, true, PARTS, N>(acc, ring, operands, goes_on);
-    store_results<PARTS * N>(job.flat + (size_t)piece.y * D_MODEL, D_MODEL, first_row + group * 64, piece.z, out_buffer(), FILLERS, turn,
+    store_results<PARTS * N>(job.flat + (size_t)piece.y * D_MODEL, D_MODEL, first_row + group * 64, piece.z, Ring::out_buffer(), turn,
                              [&](int i) { return acc[i / (N / 2)][i % (N / 2)] * scale[i >> 1 & 1]; });
 }
 
-MOTE_FN void down(const MxNarrowDown &job)
+MOTE_FN void down(const MxDown &job)
 {
     using T = Tile<W0, N_FF>;
     Ring ring;
-    int n_piece = ring.begin(job.list, FILLERS / 32, CONSUMERS / 32);
+    int n_piece = ring.begin(job.list);
     u32 turn = 0; // 0, or the bytes of a slice
     if (threadIdx.x < FILLERS) {
         set_registers(true);
         fill_items<DOWN_BLOCKS, Filled>(job.list, ring.barriers, n_piece, 2, 2, [&](const Work &work, int block, Filled &filled) {
-            const u8 *record[2], *base[2];
-            MOTE_UNROLL
-            for (int i = 0; i < 2; i++) {
-                record[i] = work.matrix[i] + (size_t)(block * TILES + i * (TILES / 2)) * T::BYTES;
-                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * (ROWS / 2);
-            }
+            const ItemWeights weights = down_weights(work, job.base, block);
             with_tokens<SPAN_H>(work.piece.z, [&](auto tokens) {
-                fill_item<T, SPAN_H, decltype(tokens)>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+                fill_item<T, SPAN_H, decltype(tokens)>(ring, filled, weights, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
             });
         });
     } else {
@@ -440,4 +403,4 @@ MOTE_FN void down(const MxNarrowDown &job)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_narrow_down(const __grid_constant__ MxNarrowDown job) { down(job); }
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_narrow_down(const __grid_constant__ MxDown job) { down(job); }

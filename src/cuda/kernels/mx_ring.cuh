@@ -1,7 +1,7 @@
 // mx_ring.cuh: what the MXFP4 kernels of sm_90 are made of: a ring of stages in shared memory that four warps fill from
 // device memory while the others multiply, piece after piece of the work list without a pause between them.
 //
-// Owns: barriers of stages, the count that says which stage is next, an item of the work list. Does not own: what lies in a stage.
+// Owns: barriers of stages, the count that says which stage is next, the work list. Does not own: what lies in a stage, who takes what.
 // One idea: whoever fills runs ahead over the ends of pieces, so that memory is never idle while results are written.
 #ifndef MX_RING_CUH
 #define MX_RING_CUH
@@ -166,52 +166,5 @@ struct MxList {
     int n_part; // small: parts of as many pairs as it takes at once that a piece is taken in
     int one;     // 1, which the compiler does not know
 };
-
-// An item's piece, which has been asked for two items before, and its weights' address, asked for one before: either takes as long
-// as a stage.
-struct Work {
-    int4 piece;
-    const u8 *matrix[2];
-    MOTE_FN Work(const MxList &list, int4 p, int first, int second) : piece(p)
-    {
-        matrix[0] = (const u8 *)list.pieces.slot[piece.x * 3 + first], matrix[1] = (const u8 *)list.pieces.slot[piece.x * 3 + second];
-    }
-};
-
-// STAGES stages, so many bytes for results on their way out, barriers, what is kept here.
-template <int STAGES, int BYTES, int OUT_BYTES> struct ItemRing : Stages<STAGES, BYTES> {
-    // The kernels' beginning: returns how many pieces there are.
-    MOTE_FN int begin(const MxList &list, int fillers, int readers)
-    {
-        u32 at = shared_address(shared);
-        this->start(at, at + STAGES * BYTES + OUT_BYTES);
-        if (threadIdx.x == 0) this->init(fillers, readers);
-        __syncthreads();
-        chain_launch();
-        chain_wait();
-        return *list.pieces.n_piece;
-    }
-};
-
-// The fillers' way. An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the
-// small kernel's.
-//
-// fill(work, block, filled); first, second: the matrices of an item's halves.
-template <int BLOCKS, class Filled, class Fill>
-MOTE_FN void fill_items(const MxList &list, u32 barriers, int n_piece, int first, int second, Fill fill)
-{
-    auto piece_at = [&](int item) { return list.pieces.piece[max(min(item / BLOCKS, n_piece - 1), 0)]; };
-    Work next(list, piece_at(blockIdx.x), first, second);
-    int4 ahead = piece_at(blockIdx.x + gridDim.x);
-    Filled filled;
-    filled.start(barriers);
-    MOTE_ROLLED
-    for (int item = blockIdx.x; item < n_piece * BLOCKS; item += gridDim.x) {
-        Work work = next;
-        next = Work(list, ahead, first, second), ahead = piece_at(item + 2 * gridDim.x);
-        if (!work.piece.w) fill(work, item % BLOCKS, filled);
-    }
-    filled.finish();
-}
 
 #endif

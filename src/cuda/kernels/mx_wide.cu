@@ -4,6 +4,8 @@
 //   mx_wide_gate_up   h = activation(gate x, up x) of pairs (row, expert) in the order of experts
 //   mx_wide_down      flat[pair] = down h in bf16, to be weighed and summed in the order of a row's experts (mx_step.cu)
 //
+// Rows (mx_act.cuh) are halves, or, FP8, of x large ones with a scale a row, of h small ones, which become such (mx_share) before down.
+//
 //   FP8   MXFP4 activations: both operands are e4m3, exactly, but for what lies far below a row's largest (mx_act.cuh). h is quantised as it
 //         is made; a row's blocks get a scale in common later (mx_step.cu).
 //   bf16  others, rounded once; weights are bf16 too, exactly, whatever powers of two their scales are.
@@ -17,18 +19,12 @@
 //
 // Constants: W0, template arguments of Tile<> before K; D_MODEL, N_FF; ACTIVATION (gated), LIMIT (expert.cuh); FP8, 0 or 1; WIDTH, most
 // tokens of a piece, a multiple of 16 up to 256; MX_SHARED.
+constexpr int GROUPS = 2;
 #include "expert.cuh"
-#include "mx_act.cuh"
-#include "mx_ring.cuh"
-#include "mx_store.cuh"
+#include "mx_large.cuh"
 #include "mx_wgmma.cuh"
-#include "tile.cuh"
 
-constexpr int SPAN = 16;                                                                                        // units
-constexpr int FILLERS = 128, GROUP = 128, GROUPS = 2, CONSUMERS = GROUPS * GROUP, BLOCK = FILLERS + CONSUMERS; // threads
-constexpr int TILES = GROUPS * 4, ROWS = TILES * 16, HIDDEN = ROWS / 2;                                         // of a stage
-constexpr int FF_PAD = (N_FF + 127) / 128 * 128, BASE_DOWN = 2 * FF_PAD;
-constexpr int BASE_BYTES = BASE_DOWN + (D_MODEL + 255) / 256 * 256; // of an expert: rows of gate, of up, of down
+constexpr int SPAN = 16; // units
 
 // run(tokens): as few as hold `count`, of what there are kernels for.
 template <int N> struct Tokens {
@@ -50,35 +46,17 @@ struct Stage {
 };
 // Tokens on their way out of gate_up, so many at once: a group's 32 columns of h, f32 or bf16.
 constexpr int UP_SLICE = FP8 ? 16 : 32, UP_ROW = FP8 ? (32 + 4) * 4 : (32 + 8) * 2, UP_SLICE_BYTES = UP_SLICE * UP_ROW;
-constexpr int OUT_UP = GROUPS * 2 * UP_SLICE_BYTES, OUT_BYTES = OUT_UP > STORE_BYTES<GROUPS> ? OUT_UP : STORE_BYTES<GROUPS>;
+constexpr int OUT_UP = GROUPS * 2 * UP_SLICE_BYTES, OUT_BYTES = OUT_UP > STORE_BYTES ? OUT_UP : STORE_BYTES;
 constexpr int STAGES = (MX_SHARED - OUT_BYTES - 512) / Stage::BYTES;
 typedef ItemRing<STAGES, Stage::BYTES, OUT_BYTES> Ring;
 typedef Sent<STAGES, STAGES - 3> Filled; // one is multiplied, the next one begun
-MOTE_FN u8 *out_buffer() { return shared + STAGES * Stage::BYTES; }
-
-struct MxWideGateUp {
-    MxList list;
-    const u8 *base; // [n_expert][BASE_BYTES]
-    MxRows x;       // [rows][D_MODEL], mx_act.cuh: FP8 large, a scale a row; or halves
-    MxRows h;       // [n_pair][N_FF]: FP8 small; or halves
-};
-struct MxWideDown {
-    MxList list;
-    const u8 *base;
-    MxRows h;  // [n_pair][N_FF], as x
-    u16 *flat; // [n_pair][D_MODEL] bf16
-};
 
 // ---- filling ----
 
-// Token j: lane t finds those of two neighbouring 8, 2 t and 2 t + 1 of each, side by side.
-MOTE_FN int scale_place(int j) { return j / 16 * 16 + j % 8 / 2 * 4 + j / 8 % 2 * 2 + j % 2; }
-
-// All stages of an item's weights and tokens (K columns). record[]: of the first tile of a stage's first half and of its second, each
-// with the others behind it; base[]: the first unit's bases of as many rows; row(j): where token j lies. Tokens beyond `count` are the last
+// All stages of an item's weights and tokens (K columns). row(j): where token j lies. Tokens beyond `count` are the last
 // one again: nobody reads what they become, and copies without conditions are half the instructions.
 template <class T, int K, int TOKENS, class RowOf>
-MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2], const u8 *const (&base)[2], const MxRows &rows, int count, RowOf row)
+MOTE_FN void fill_item(Ring &ring, Filled &filled, const ItemWeights &weights, const MxRows &rows, int count, RowOf row)
 {
     constexpr int HALF = TILES / 2, EACH = TOKENS / 16, SCALES = FP8 * ((TOKENS + FILLERS - 1) / FILLERS), N_STAGE = (K + Stage::COLUMNS - 1) / Stage::COLUMNS;
     int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
@@ -86,9 +64,9 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
     MOTE_UNROLL
     for (int i = 0; i < EACH; i++) token[i] = opaque((u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * (FP8 ? 128 : 256)) + chunk * 16);
     const u8 *q = (const u8 *)rows.q, *code[2];
-    const u8 *item = (thread / 4 < HALF ? record[0] : record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+    const u8 *item = (thread / 4 < HALF ? weights.record[0] : weights.record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
     MOTE_UNROLL
-    for (int i = 0; i < 2; i++) code[i] = record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
+    for (int i = 0; i < 2; i++) code[i] = weights.record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
     u32 at_code = opaque(Stage::CODE + thread * 16), at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
     MOTE_ROLLED
     for (int stage = 0; stage < N_STAGE; stage++, ring.next()) {
@@ -101,7 +79,7 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const u8 *const (&record)[2],
             if (thread < TILES * 4) stage_copy(to + Stage::ITEM + thread * 16, item);
             else if (stage == 0 && thread < TILES * 5) {
                 int at = thread - TILES * 4;
-                stage_copy(to + Stage::BASE + at * 16, (at < HALF ? base[0] : base[1]) + at % HALF * 16);
+                stage_copy(to + Stage::BASE + at * 16, (at < HALF ? weights.base[0] : weights.base[1]) + at % HALF * 16);
             }
             code[0] += 1024, code[1] += 1024, item += 64;
         }
@@ -294,7 +272,7 @@ template <int BLOCKS, class Run> MOTE_FN void multiply_items(const MxList &list,
 constexpr int UP_BLOCKS = (FP8 ? FF_PAD : N_FF + HIDDEN - 1) / HIDDEN; // fp8: h has whole units
 
 // A group's 32 columns of h, 8 of a warp's: its sums of row g and of row g + 8 are gate and up of one of them.
-template <int N> MOTE_FN void gate_up_item(const MxWideGateUp &job, Ring &ring, Operands &operands, int4 piece, int block, u32 &turn)
+template <int N> MOTE_FN void gate_up_item(const MxGateUp &job, Ring &ring, Operands &operands, int4 piece, int block, u32 &turn)
 {
     int thread = threadIdx.x - FILLERS, group = thread / GROUP, warp = thread / 32 % 4, lane = thread % 32, g = lane / 4, t = lane % 4;
     float acc[N / 2];
@@ -306,7 +284,7 @@ template <int N> MOTE_FN void gate_up_item(const MxWideGateUp &job, Ring &ring, 
     MOTE_UNROLL
     for (int slice = 0; slice < (N + UP_SLICE - 1) / UP_SLICE; slice++) {
         if (slice * UP_SLICE >= piece.z) break;
-        u8 *out = out_buffer() + group * (2 * UP_SLICE_BYTES) + turn; // in turn: who is behind still reads the other
+        u8 *out = Ring::out_buffer() + group * (2 * UP_SLICE_BYTES) + turn; // in turn: who is behind still reads the other
         turn = UP_SLICE_BYTES - turn;
         u32 v[4]; // of bf16: 8 x 8, tokens 0 .. 7, .., 24 .. 31
         MOTE_UNROLL
@@ -337,22 +315,17 @@ template <int N> MOTE_FN void gate_up_item(const MxWideGateUp &job, Ring &ring, 
 }
 
 // Grid: as many blocks as there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_wide_gate_up(const __grid_constant__ MxWideGateUp job)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_wide_gate_up(const __grid_constant__ MxGateUp job)
 {
     using T = Tile<W0, D_MODEL>;
     Ring ring;
-    int n_piece = ring.begin(job.list, FILLERS / 32, CONSUMERS / 32);
+    int n_piece = ring.begin(job.list);
     if (threadIdx.x < FILLERS) {
         set_registers(true);
         fill_items<UP_BLOCKS, Filled>(job.list, ring.barriers, n_piece, 0, 1, [&](const Work &work, int block, Filled &filled) {
-            const u8 *record[2], *base[2];
-            MOTE_UNROLL
-            for (int i = 0; i < 2; i++) {
-                record[i] = work.matrix[i] + (size_t)(block * (HIDDEN / 16)) * T::BYTES;
-                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + i * FF_PAD + block * HIDDEN;
-            }
+            const ItemWeights weights = up_weights(work, job.base, block);
             with_tokens(work.piece.z, [&](auto tokens) {
-                fill_item<T, D_MODEL, decltype(tokens)::n>(ring, filled, record, base, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
+                fill_item<T, D_MODEL, decltype(tokens)::n>(ring, filled, weights, job.x, work.piece.z, [&](int j) { return job.list.pieces.row_of[work.piece.y + j]; });
             });
         });
         return;
@@ -366,34 +339,27 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_wide_gate_up(const __g
 
 // ---- down ----
 
-constexpr int DOWN_BLOCKS = (D_MODEL + ROWS - 1) / ROWS;
-
-template <int N> MOTE_FN void down_item(const MxWideDown &job, Ring &ring, Operands &operands, int4 piece, int block, u32 &turn)
+template <int N> MOTE_FN void down_item(const MxDown &job, Ring &ring, Operands &operands, int4 piece, int block, u32 &turn)
 {
     int group = (threadIdx.x - FILLERS) / GROUP;
     float acc[N / 2];
     u32 last, empty;
     multiply_item<N_FF, N>(acc, ring, operands, last, empty);
     float scale[2] = {bits_float(operands.scale[0]), bits_float(operands.scale[1])};
-    store_results<N>(job.flat + (size_t)piece.y * D_MODEL, D_MODEL, block * ROWS + group * 64, piece.z, out_buffer(), FILLERS, turn, [&](int i) { return acc[i] * scale[i >> 1 & 1]; });
+    store_results<N>(job.flat + (size_t)piece.y * D_MODEL, D_MODEL, block * ROWS + group * 64, piece.z, Ring::out_buffer(), turn, [&](int i) { return acc[i] * scale[i >> 1 & 1]; });
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_wide_down(const __grid_constant__ MxWideDown job)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_wide_down(const __grid_constant__ MxDown job)
 {
     using T = Tile<W0, N_FF>;
     Ring ring;
-    int n_piece = ring.begin(job.list, FILLERS / 32, CONSUMERS / 32);
+    int n_piece = ring.begin(job.list);
     if (threadIdx.x < FILLERS) {
         set_registers(true);
         fill_items<DOWN_BLOCKS, Filled>(job.list, ring.barriers, n_piece, 2, 2, [&](const Work &work, int block, Filled &filled) {
-            const u8 *record[2], *base[2];
-            MOTE_UNROLL
-            for (int i = 0; i < 2; i++) {
-                record[i] = work.matrix[i] + (size_t)(block * TILES + i * (TILES / 2)) * T::BYTES;
-                base[i] = job.base + (size_t)work.piece.x * BASE_BYTES + BASE_DOWN + block * ROWS + i * (ROWS / 2);
-            }
+            const ItemWeights weights = down_weights(work, job.base, block);
             with_tokens(work.piece.z, [&](auto tokens) {
-                fill_item<T, N_FF, decltype(tokens)::n>(ring, filled, record, base, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
+                fill_item<T, N_FF, decltype(tokens)::n>(ring, filled, weights, job.h, work.piece.z, [&](int j) { return work.piece.y + j; });
             });
         });
         return;
