@@ -93,7 +93,8 @@ enum { ALL_UNITS = INT32_MAX, MOST_UNITS = 128 };
 /* Pairs of an expert, on average, from which on narrow pieces are faster than the small kernel, by planes, and wide ones, on an H200.
  * 385/7168/512/9, MXFP4 activations: at 1.5 pairs 477 us by the small kernel, 512 by narrow pieces, at 2.2 573 and 582; 32/7168/2048/8
  * at 2: 184 and 213, at 4: 254 and 221. Two planes, 128/2880/2880/4: at 1 pair 316 and 340, at 1.5 422 and 417; 128/2048/768/8 at 1: 83
- * and 86, at 2: 128 and 107. */
+ * and 86, at 2: 128 and 107. Wide (the narrow ones of other leases): 385/7168/512/9 at 48 pairs 1045 us by narrow pieces, 1083 by wide ones
+ * as they were before mx_wide.cu; 128/2880/2880/4 at 64: 1315, and 1278 to 1291 by bf16. */
 static const double narrow_from[2] = {2.25, 1.25}, wide_from[2] = {56, 64};
 /* Two planes are faster than the portable kernels from so many pairs on, or from so many bytes of weights on that a step reads (of as many
  * experts as routing without favourites would choose): 128/2048/768/8 at 4 rows, 73 MB: 37 us by portable kernels, 39; at 8, 130 MB: 54.5

@@ -6,7 +6,7 @@
 //           [row][span of MX_SPAN units], or of wide pieces (mx_wide.cu) [row]
 //   planes  q [row][unit][2][128] e4m3: numbers that were not rounded to e2m1, as sums of two (MxPlanes); columns as above, scale as
 //           small has it, or large, spans being of MX_PLANES_SPAN units
-//   halves  bf16 [row][unit][128], for mx_bf16.cu; column 8 t + 2 i + e of 32 stands at position 8 i + 2 t + e
+//   halves  bf16 [row][unit][128], for mx_wide.cu; column 8 t + 2 i + e of 32 stands at position 8 i + 2 t + e
 //
 // Columns are padded with zeros to whole units of 128. A block with a NaN or an infinity has the scale NaN; so have all that share one.
 //
@@ -23,7 +23,7 @@ struct MxRows {
 };
 
 // Of all blocks that share a scale the largest is held as 2^MX_TOP v, up to 384. One 14 powers of two below is still exact in e4m3, whose smallest
-// number is 0.5 * 2^-8; of what lies lower up to 2^-10 is lost, 2^-18 of that largest.
+// number is 0.5 * 2^-8; of what lies lower up to 2^-10 is lost, less than 2^-17 of the largest number.
 constexpr int MX_TOP = 6;
 
 #ifdef __CUDACC__
