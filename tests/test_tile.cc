@@ -437,9 +437,9 @@ static void check_mx_tiles(const struct weights *w, uint8_t *tiles, size_t bytes
             }
             int want = most > 11 ? most - 11 : 0;
             if (base[i] != want) FAIL(&w->m, "row %d: base %d, expected %d", (int)(tile * 16 + i), base[i], want);
-            want_wide |= most == 255 || least < want;
+            want_wide |= most == 255 ? MOTE_MX_WIDE | MOTE_MX_NO_NUMBER : least < want ? MOTE_MX_WIDE : 0;
         }
-        if (wide != want_wide) FAIL(&w->m, "tile %d is %s", (int)tile, wide ? "wide" : "not wide");
+        if (wide != want_wide) FAIL(&w->m, "tile %d is %s", (int)tile, wide & MOTE_MX_NO_NUMBER ? "no number" : wide ? "wide" : "not wide");
     }
 }
 
@@ -452,7 +452,7 @@ static void test_mx_base(void **state)
         int wide;
     } odd[] = {
         {{120, 11, 1}, 0}, {{120, 12, 1}, 1}, {{11, 11, 1}, 0}, {{12, 12, 1}, 1}, {{0, 0, 1}, 0},
-        {{254, 11, 1}, 0}, {{254, 12, 0}, 1}, {{255, 0, 0}, 1}, {{255, 11, 1}, 1}, {{120, 100, 1}, 1},
+        {{254, 11, 1}, 0}, {{254, 12, 0}, 1}, {{255, 0, 0}, 3}, {{255, 11, 1}, 3}, {{120, 100, 1}, 1},
     };
     for (enum mote_format format : {MOTE_FORMAT_MXFP4, MOTE_FORMAT_MLX_MXFP4})
         for (int n_col : {64, 128, 352})

@@ -92,6 +92,7 @@ struct cuda_experts {
     const uint8_t *base; /* device [n_expert][rows]: mote_tile_mx_base */
     const int32_t *wide; /* device [n_expert]: 1 where a row's scales are too far apart for base */
     int32_t n_wide;      /* how many experts that are */
+    int has_no_number;   /* one of those scales is NaN */
     /* fp8 numbers that an activation is made of: 1 of MXFP4, 2 of others; 0: none of its kernels take these experts */
     int mx_planes, mx_small, mx_narrow, mx_wide;
 };

@@ -173,8 +173,8 @@ mote_status mote_cuda_mx_experts(struct cuda_backend *cuda, struct cuda_experts 
 {
     char text[MOTE_TILE_TEXT], activation[CUDA_ACTIVATION_TEXT];
     int planes = mote_cuda_mx_fits(cuda->moe_kernels, e->x_act, e->kind, e->first);
-    int is_too_wide = planes == 2 && e->n_wide; /* of two planes narrow pieces are left to nobody */
-    if (cuda->info->cc != 90 || !planes || is_too_wide || e->h_act != e->x_act) return MOTE_OK;
+    int is_nobodys = planes == 2 && e->has_no_number; /* the kernel for bf16 makes a number of it */
+    if (cuda->info->cc != 90 || !planes || is_nobodys || e->h_act != e->x_act) return MOTE_OK;
     mote_tile_kind_text(&e->kind[CUDA_UP], text);
     mote_cuda_activation_text(&e->activation, activation);
     TRY(mote_cuda_program(cuda, &step_text, &cuda->mx_program, "%s", ""));
@@ -210,6 +210,16 @@ static double mean_pairs(const struct cuda_experts *e, const struct mote_moe *jo
     return (double)(job->n_row * job->n_used) / e->n_expert;
 }
 
+/* Which kernels a step takes. */
+enum mx_way { SMALL, NARROW, WIDE };
+static enum mx_way way_of(const struct cuda_experts *e, const struct mote_moe *job)
+{
+    double mean = mean_pairs(e, job);
+    int planes = e->mx_planes - 1, fits = e->d_model <= MOST_UNITS * UNIT && e->n_ff <= MOST_UNITS * UNIT;
+    if (e->first != CUDA_GATE || mean < narrow_from[planes]) return SMALL;
+    return mean >= wide_from[planes] && fits ? WIDE : NARROW;
+}
+
 /* Bytes of weights that a step reads, likewise. */
 static double read_bytes(const struct cuda_experts *e, const struct mote_moe *job)
 {
@@ -229,6 +239,8 @@ int mote_cuda_mx_takes(const struct mote_moe *job)
     const struct cuda_experts *e = job->experts->placed;
     int is_chosen_by_kernels = job->route && job->n_row == 1; /* cuda_moe.c */
     if (is_chosen_by_kernels || !takes_rows(e, job->n_row, job->n_used, job->x_type, job->y_type)) return 0;
+    /* Two planes' small kernel takes any scales, and so does bf16. */
+    if (e->mx_planes == 2 && e->n_wide && way_of(e, job) == NARROW) return 0;
     return e->mx_planes == 1 || mean_pairs(e, job) >= planes_from || read_bytes(e, job) >= planes_from_bytes;
 }
 
@@ -240,15 +252,6 @@ int mote_cuda_mx_takes_all(const struct mote_backend_limits *l)
 
 /* ---- launches ---- */
 
-/* Which kernels a step takes. */
-enum mx_way { SMALL, NARROW, WIDE };
-static enum mx_way way_of(const struct cuda_experts *e, const struct mote_moe *job)
-{
-    double mean = mean_pairs(e, job);
-    int planes = e->mx_planes - 1, fits = e->d_model <= MOST_UNITS * UNIT && e->n_ff <= MOST_UNITS * UNIT;
-    if (e->first != CUDA_GATE || mean < narrow_from[planes]) return SMALL;
-    return mean >= wide_from[planes] && fits ? WIDE : NARROW;
-}
 /* Blocks of mx_step.cu that quantise rows. */
 static unsigned row_blocks(int64_t n_row, int64_t n_col, int is_whole)
 {
@@ -268,7 +271,8 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
     int n_pair = (int)(job->n_row * job->n_used);
     unsigned n_sm = (unsigned)cuda->info->n_sm;
     enum mx_way way = way_of(e, job);
-    int has_small = way == SMALL || e->n_wide, small = small_width[e->mx_planes - 1],
+    int has_rest = is_mxfp4 && way != SMALL && e->n_wide, has_small = way == SMALL || has_rest,
+        small = small_width[e->mx_planes - 1],
         width = way == SMALL    ? small
                 : way == NARROW ? NARROW_WIDTH
                                 : wide_width[e->mx_planes - 1],
@@ -290,9 +294,10 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .count = s.count,
                                     .y = adds && job->residual != job->y ? job->y : NULL,
                                     .residual = job->residual};
-    if (way == SMALL || !e->n_wide) s.pairs.rest = NULL;
+    if (!has_rest) s.pairs.rest = NULL;
     if (!adds) s.pairs.weight_of = NULL;
-    struct cuda_sort_job sort = cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, e->wide);
+    struct cuda_sort_job sort =
+        cuda_sort_job(cuda, &s.pairs, job, e->n_expert, width, has_rest ? e->wide : NULL);
     void *begin_args[] = {&quantise, &sort};
     TRY(mote_cuda_run(cuda, cuda->mx_program, BEGIN,
                       (unsigned)sort.n_part + row_blocks(job->n_row, job->d_model, shares_row), 1, 1,

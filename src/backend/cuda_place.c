@@ -54,7 +54,7 @@ struct pack_job {
     int64_t tile, n_tile;
     uint8_t *out;
     uint8_t *base;    /* [rows] of the tiles' rows, or NULL (MXFP4: mote_tile_mx_base) */
-    atomic_int *wide; /* set where a row has none */
+    atomic_int *wide; /* what it says of them, together */
     struct mote_chunks chunks;
 };
 
@@ -66,10 +66,11 @@ static void pack_tiles(void *context, int worker, int n_worker)
     size_t bytes = mote_tile_bytes(job->kind, job->w->n_col);
     for (int64_t at, end; mote_next_chunk(&job->chunks, &at, &end);) {
         mote_tile_pack(job->kind, job->w, job->tile + at, end - at, job->out + (size_t)at * bytes);
-        for (int64_t tile = at; job->base && tile < end; tile++)
-            if (mote_tile_mx_base(job->out + (size_t)tile * bytes, job->w->n_col,
-                                  job->base + tile * MOTE_TILE_ROWS))
-                atomic_store_explicit(job->wide, 1, memory_order_relaxed);
+        for (int64_t tile = at; job->base && tile < end; tile++) {
+            int wide = mote_tile_mx_base(job->out + (size_t)tile * bytes, job->w->n_col,
+                                         job->base + tile * MOTE_TILE_ROWS);
+            atomic_fetch_or_explicit(job->wide, wide, memory_order_relaxed);
+        }
     }
 }
 
@@ -235,7 +236,9 @@ static mote_status put_experts(struct cuda_backend *cuda,
             status = put_matrix(cuda, &placed->kind[p], &matrix[p][e], to,
                                 is_mx ? base + (size_t)e * bases + base_at(p, placed->n_ff) : NULL, &is_wide);
         }
-        if (is_mx) wide[e] = is_wide, placed->n_wide += wide[e];
+        if (!is_mx) continue;
+        wide[e] = is_wide != 0, placed->n_wide += wide[e];
+        placed->has_no_number |= is_wide & MOTE_MX_NO_NUMBER;
     }
     if (status == MOTE_OK) status = mote_cuda_upload(cuda->cuda, placed->slot, host, table);
     if (is_mx) {
@@ -330,8 +333,9 @@ mote_status mote_cuda_place_experts(struct mote_backend *backend, struct mote_ex
     if (placed->n_wide && cuda->info->cc == 90)
         mote_log(MOTE_LOG_INFO, "%s: scales of %d of %d experts lie too far apart for fp8, %s", set->name,
                  placed->n_wide, placed->n_expert,
-                 placed->mx_planes ? "each of their blocks is summed by itself"
-                                   : "all take the portable kernels");
+                 placed->mx_planes == 1   ? "each of their blocks is summed by itself"
+                 : placed->mx_planes == 2 ? "steps of some pairs an expert take the portable kernels"
+                                          : "all take the portable kernels");
     set->placed = placed;
     return MOTE_OK;
 }

@@ -253,7 +253,8 @@ int mote_tile_mx_base(uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROW
             least = item[block * 16] < least ? item[block * 16] : least;
         }
         base[row] = (uint8_t)(most > MOTE_MX_WINDOW ? most - MOTE_MX_WINDOW : 0);
-        is_wide |= least < base[row] || most == 255;
+        if (least < base[row] || most == 255) is_wide |= MOTE_MX_WIDE;
+        if (most == 255) is_wide |= MOTE_MX_NO_NUMBER;
         for (int64_t block = 0; n_zero && block < n_block; block++)
             if (is_zero_block(record, row, block)) item[block * 16] = base[row];
     }

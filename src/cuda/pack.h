@@ -43,8 +43,9 @@ void mote_tile_pack(const struct mote_tile_kind *kind, const struct mote_matrix 
 
 /* Of a packed MXFP4 tile: base[16], of every row the largest E of its blocks that are not all zeros, less
  * MOTE_MX_WINDOW (0 at least): fp8 kernels hold E from base to base + MOTE_MX_WINDOW (kernels/mx_wgmma.cuh). Blocks of
- * zeros, which may have any E, are given the base. Returns 1 when a row has an E below its base, or one that is no number. */
-enum { MOTE_MX_WINDOW = 11 };
+ * zeros, which may have any E, are given the base. Returns 0, or MOTE_MX_WIDE when a row has an E below its base, or one that is no
+ * number, then with MOTE_MX_NO_NUMBER. */
+enum { MOTE_MX_WINDOW = 11, MOTE_MX_WIDE = 1, MOTE_MX_NO_NUMBER = 2 };
 int mote_tile_mx_base(uint8_t *record, int64_t n_col, uint8_t base[MOTE_TILE_ROWS]);
 
 #endif
