@@ -95,9 +95,9 @@ static inline void quantise(const void *x, int is_bf16, int n_row, int n_col, mx
                       n_row,
                       n_col,
                       is_bf16,
-                      !large     ? 0
-                      : is_whole ? ALL_UNITS
-                                 : large->share,
+                      is_whole                ? ROW_SCALE
+                      : large && large->share ? SPAN_SCALE
+                                              : OWN_SCALE,
                       count,
                       NULL,
                       NULL};

@@ -149,7 +149,8 @@ template <int N> struct WgmmaE4M3 {
         mine.product[mine.n++] = {d, a, b, N, fresh, 0};
     }
 };
-template <int N> struct WgmmaBf16 {
+template <int N, int BF16> struct Wgmma {
+    static_assert(BF16, "no kernel has others");
     static void add(float (&d)[N / 2], const u32 (&a)[4], u32 b)
     {
         device_products &mine = device_products_of[device.now];

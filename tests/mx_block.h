@@ -154,7 +154,7 @@ static result run_block(const experts &set, const array<float> &x, const array<i
                         rows,
                         D_MODEL,
                         0,
-                        shares_row ? ALL_UNITS : X_SHARE,
+                        shares_row ? ROW_SCALE : SPAN_SCALE,
                         count,
                         NULL,
                         NULL};

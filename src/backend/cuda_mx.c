@@ -86,9 +86,9 @@ static const struct cuda_text wide_text = {
 /* Most pairs of a narrow piece, of a wide one by planes (of fp8 more would not leave registers enough); threads of their kernels. */
 enum { NARROW_WIDTH = 64, NARROW_BLOCK = 640, WIDE_BLOCK = 384 };
 static const int wide_width[2] = {208, 256};
-/* Units that share a scale (mx_step.cu): of x in narrow pieces, by planes; all of a row's, of up to so many. */
-static const int narrow_share[2] = {4, 2};
-enum { ALL_UNITS = INT32_MAX, MOST_UNITS = 128 };
+/* What of a row has a scale together (mx_step.cu); most units of a row that has one. */
+enum { OWN_SCALE, SPAN_SCALE, ROW_SCALE };
+enum { MOST_UNITS = 128 };
 
 /* Pairs of an expert, on average, from which on narrow pieces are faster than the small kernel, by planes, and wide ones, on an H200.
  * 385/7168/512/9, MXFP4 activations: at 1.5 pairs 477 us by the small kernel, 512 by narrow pieces, at 2.2 573 and 582; 32/7168/2048/8
@@ -288,9 +288,9 @@ mote_status mote_cuda_mx_moe(struct cuda_backend *cuda, const struct mote_moe *j
                                     .n_row = (int)job->n_row,
                                     .n_col = (int)job->d_model,
                                     .is_bf16 = job->x_type == MOTE_BF16,
-                                    .share = shares_row      ? ALL_UNITS
-                                             : way == NARROW ? narrow_share[e->mx_planes - 1]
-                                                             : 0,
+                                    .share = shares_row      ? ROW_SCALE
+                                             : way == NARROW ? SPAN_SCALE
+                                                             : OWN_SCALE,
                                     .count = s.count,
                                     .y = adds && job->residual != job->y ? job->y : NULL,
                                     .residual = job->residual};

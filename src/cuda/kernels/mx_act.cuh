@@ -67,11 +67,11 @@ MOTE_FN int mx_half_position(int c) { return c / 32 * 32 + c % 8 / 2 * 8 + c / 8
 template <int N> struct MxColumns {
     static constexpr int BLOCK = 32 / N, UNIT = 128 / N; // lanes
     float v[N];
-    u32 most; // of the block, as bits
     int e;
 
-    MOTE_FN MxColumns(const float (&x)[N]) : most(0)
+    MOTE_FN MxColumns(const float (&x)[N])
     {
+        u32 most = 0; // of the block, as bits
         MOTE_UNROLL
         for (int i = 0; i < N; i++) most = max(most, float_bits(x[i]) & 0x7FFFFFFF);
         MOTE_UNROLL

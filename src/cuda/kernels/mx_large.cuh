@@ -80,6 +80,34 @@ MOTE_FN ItemWeights down_weights(const Work &work, const u8 *base, int block)
     return weights;
 }
 
+// A filler's share of the copies of an item's weights into a stage: codes [TILES][1024] at S::CODE, scale items [TILES][64] at S::ITEM; in the
+// first stage also bases [ROWS] at S::BASE.
+template <class T, class S> struct WeightsCopy {
+    static constexpr int HALF = TILES / 2;
+    const u8 *code[2], *item;
+    u32 at_code;
+    MOTE_FN WeightsCopy(const ItemWeights &weights, int thread)
+    {
+        item = (thread / 4 < HALF ? weights.record[0] : weights.record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
+        MOTE_UNROLL
+        for (int i = 0; i < 2; i++) code[i] = weights.record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
+        at_code = opaque(S::CODE + thread * 16);
+    }
+    // The next unit's.
+    MOTE_FN void copy(u32 to, const ItemWeights &weights, int thread, bool is_first)
+    {
+        MOTE_UNROLL
+        for (int i = 0; i < HALF; i++) // two tiles at once
+            stage_copy(to + at_code + i * 2048, code[i / (HALF / 2)] + i % (HALF / 2) * 2 * T::BYTES);
+        if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item);
+        else if (is_first && thread < TILES * 5) {
+            int at = thread - TILES * 4;
+            stage_copy(to + S::BASE + at * 16, (at < HALF ? weights.base[0] : weights.base[1]) + at % HALF * 16);
+        }
+        code[0] += 1024, code[1] += 1024, item += 64;
+    }
+};
+
 // The fillers' way. An item is one of BLOCKS blocks of rows, and a piece; a block of the grid takes every gridDim.x th. Pieces with w are the
 // small kernel's.
 //

@@ -62,7 +62,7 @@ template <class T, int SPAN, class Count, class RowOf>
 MOTE_FN void fill_item(Ring &ring, Filled &filled, const ItemWeights &weights, const MxRows &rows, int count, RowOf row)
 {
     using S = Stage;
-    constexpr int TOKENS = Count::all, HALF = TILES / 2, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tiles; tokens of a thread
+    constexpr int TOKENS = Count::all, EACH = (TOKENS + 15) / 16, SCALES = (TOKENS + FILLERS - 1) / FILLERS; // tokens of a thread
     constexpr int N_SPAN = (T::UNITS + SPAN - 1) / SPAN;
     int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
     u32 token[EACH], scale[SCALES], at_scale[SCALES];
@@ -73,23 +73,14 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const ItemWeights &weights, c
         scale[i] = opaque((u32)row(min(thread + i * FILLERS, count - 1)) * (N_SPAN * 4));
         at_scale[i] = opaque(S::SCALE + scale_place_of<Count>(min(thread + i * FILLERS, TOKENS - 1)) * 4); // again the last, by all that are over
     }
-    const u8 *q = (const u8 *)rows.q, *factor = (const u8 *)rows.scale, *code[2];
-    const u8 *item = (thread / 4 < HALF ? weights.record[0] : weights.record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
-    MOTE_UNROLL
-    for (int i = 0; i < 2; i++) code[i] = weights.record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
-    u32 at_code = opaque(S::CODE + thread * 16), at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
+    const u8 *q = (const u8 *)rows.q, *factor = (const u8 *)rows.scale;
+    WeightsCopy<T, S> copy(weights, thread);
+    u32 at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
     MOTE_ROLLED
     for (int unit = 0; unit < T::UNITS; unit++, ring.next()) {
         ring.wait_empty();
         u32 to = ring.stage();
-        MOTE_UNROLL
-        for (int i = 0; i < HALF; i++) // two tiles at once
-            stage_copy(to + at_code + i * 2048, code[i / (HALF / 2)] + i % (HALF / 2) * 2 * T::BYTES);
-        if (thread < TILES * 4) stage_copy(to + S::ITEM + thread * 16, item);
-        else if (unit == 0 && thread < TILES * 5) {
-            int at = thread - TILES * 4;
-            stage_copy(to + S::BASE + at * 16, (at < HALF ? weights.base[0] : weights.base[1]) + at % HALF * 16);
-        }
+        copy.copy(to, weights, thread, unit == 0);
         MOTE_UNROLL
         for (int i = 0; i < PLANES * EACH; i++) stage_copy(to + at_token + i / EACH * S::PLANE + i % EACH * 2048, q + token[i % EACH] + i / EACH * 128);
         if (SPAN == 1 || unit % SPAN == SPAN - 1 || unit == T::UNITS - 1) {
@@ -97,7 +88,7 @@ MOTE_FN void fill_item(Ring &ring, Filled &filled, const ItemWeights &weights, c
             for (int i = 0; i < SCALES; i++) stage_copy4(to + at_scale[i], factor + scale[i]);
             factor += 4;
         }
-        code[0] += 1024, code[1] += 1024, item += 64, q += PLANES * 128;
+        q += PLANES * 128;
         filled.add();
     }
 }

@@ -7,6 +7,7 @@
 #define MX_RING_CUH
 #include "common.cuh"
 #include "prefill_expert.cuh"
+#include "wgmma.cuh"
 
 extern __shared__ __align__(1024) u8 shared[];
 
@@ -94,8 +95,6 @@ MOTE_FN void stage_copy4(u32 to, const void *from)
 // Of each thread of a warpgroup, from here on.
 template <int N> MOTE_FN void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> MOTE_FN void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
-// What this thread has copied to shared memory is there for the tensor cores.
-MOTE_FN void copies_seen() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 
 // ---- the ring ----
@@ -134,7 +133,7 @@ template <int STAGES, int AHEAD> struct Sent {
     MOTE_FN void start(u32 full_barriers) { full = full_barriers, slot = 0, n = 0; }
     MOTE_FN void hand_over()
     {
-        copies_seen();
+        stage_written();
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(full + 8 * slot);
         if (++slot == STAGES) slot = 0;

@@ -449,7 +449,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) mx_small(const __grid_con
 {
     for (int i = threadIdx.x; i < STAGES * STAGE_UNITS * 64; i += BLOCK) // zeros that stay, and no column is ever other than numbers
         *(uint4 *)(shared + i / (STAGE_UNITS * 64) * Stage::BYTES + Stage::TOKEN + i % (STAGE_UNITS * 64) * 16) = make_uint4(0, 0, 0, 0);
-    copies_seen();
+    stage_written();
     u32 base = shared_address(shared);
     Ring ring;
     ring.start(base, base + AT_BARRIERS);

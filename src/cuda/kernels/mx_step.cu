@@ -30,18 +30,19 @@ template <int N> MOTE_FN void columns_of(const void *from, size_t at, bool is_bf
     }
 }
 
+enum { OWN_SCALE, SPAN_SCALE, ROW_SCALE }; // 32 columns have one; a span, MX_SPAN or MX_PLANES_SPAN units; a row, of up to MOST_UNITS
+
 struct MxQuantise {
     const void *x;               // [n_row][n_col] f32, or bf16
     MxRows small, large, planes; // q null: not wanted; planes: no other is
     u16 *halves;                 // null: not wanted; no other is
     int n_row, n_col;            // n_col a multiple of 4
     int is_bf16;
-    int share;             // units that share a scale, of large ones MX_SPAN, or ALL_UNITS; of planes MX_PLANES_SPAN, or 0: 32 columns do
+    int share;             // of large ones SPAN_SCALE or ROW_SCALE, of planes OWN_SCALE or SPAN_SCALE
     int *count;            // [2]: to be zero (mx_small.cu)
     float *y;              // [n_row][n_col], or null: what results are to be added to
     const float *residual; // likewise, where y begins; null: at zero
 };
-constexpr int ALL_UNITS = 0x7FFFFFFF; // of a row, which has up to MOST_UNITS
 
 // Four units of a row by a warp, a span or two; of the last not all may be there.
 constexpr int WARP_UNITS = 4, MOST_UNITS = WARPS * WARP_UNITS;
@@ -73,9 +74,9 @@ struct Place {
 
 MOTE_FN void quantise_units(const MxQuantise &job, int block)
 {
-    bool is_whole = job.share == ALL_UNITS;
+    bool is_whole = job.share == ROW_SCALE;
     Place place(job.n_row, job.n_col, block, is_whole);
-    int column = place.unit * 128 + place.part * 16, share = !job.share || is_whole ? place.n_unit : job.share;
+    int column = place.unit * 128 + place.part * 16, share = is_whole ? place.n_unit : job.planes.q ? MX_PLANES_SPAN : MX_SPAN;
     bool writes_scale = place.part == 0 && place.unit % share == 0;
     size_t at = place.at(), first = (size_t)place.row * job.n_col + column, scale_at = (size_t)place.row * ((place.n_unit + share - 1) / share) + place.unit / share;
     float x[16];
@@ -96,7 +97,7 @@ MOTE_FN void quantise_units(const MxQuantise &job, int block)
         return;
     }
     if (job.planes.q) {
-        if (job.share) {
+        if (job.share == SPAN_SCALE) {
             MxPlanes<16, MX_PLANES_SPAN * 128> planes(x);
             if (place.is_there) planes.put(job.planes, at, place.part, scale_at, writes_scale);
         } else {

@@ -6,17 +6,12 @@
 // table that codes are looked up in.
 #ifndef MX_WGMMA_CUH
 #define MX_WGMMA_CUH
-#include "common.cuh"
-#include "wgmma_operands.cuh"
+#include "wgmma.cuh"
 
 constexpr int MX_BASE_SHIFT = 5;
 
 #ifdef __CUDACC__
-MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-MOTE_FN void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> MOTE_FN void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
-
-// One product of 32 columns; `fresh`: d starts at zero. b: the lower half of B's descriptor (rows of 128 bytes, swizzled).
+// One product of 32 columns; `fresh`: d starts at zero. B as in wgmma.cuh.
 template <int N> struct WgmmaE4M3;
 #define WGMMA_E4M3(N, N_D, A, B, P)                                                                            \
     template <> struct WgmmaE4M3<N> {                                                                          \
@@ -47,33 +42,6 @@ WGMMA_E4M3(208, 104, "%104, %105, %106, %107", "%108", "%109");
 WGMMA_E4M3(224, 112, "%112, %113, %114, %115", "%116", "%117");
 WGMMA_E4M3(240, 120, "%120, %121, %122, %123", "%124", "%125");
 WGMMA_E4M3(256, 128, "%128, %129, %130, %131", "%132", "%133");
-
-// Likewise of 16 columns of bf16; d goes on.
-template <int N> struct WgmmaBf16;
-#define WGMMA_BF16(N, N_D, A, B)                                                                               \
-    template <> struct WgmmaBf16<N> {                                                                          \
-        static MOTE_FN void add(float (&d)[N_D], const u32 (&a)[4], u32 b)                                     \
-        {                                                                                                      \
-            asm volatile("{ .reg .pred p; .reg .b64 b; setp.ne.b32 p, 1, 0; mov.b64 b, {" B ", 0x40000040}; "  \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D_##N_D "}, {" A         \
-                         "}, b, p, 1, 1, 0; }"                                                                 \
-                         : REGISTERS_##N_D("+f", 0)                                                            \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                                \
-        }                                                                                                      \
-    }
-WGMMA_BF16(64, 32, "%32, %33, %34, %35", "%36");
-WGMMA_BF16(80, 40, "%40, %41, %42, %43", "%44");
-WGMMA_BF16(96, 48, "%48, %49, %50, %51", "%52");
-WGMMA_BF16(112, 56, "%56, %57, %58, %59", "%60");
-WGMMA_BF16(128, 64, "%64, %65, %66, %67", "%68");
-WGMMA_BF16(144, 72, "%72, %73, %74, %75", "%76");
-WGMMA_BF16(160, 80, "%80, %81, %82, %83", "%84");
-WGMMA_BF16(176, 88, "%88, %89, %90, %91", "%92");
-WGMMA_BF16(192, 96, "%96, %97, %98, %99", "%100");
-WGMMA_BF16(208, 104, "%104, %105, %106, %107", "%108");
-WGMMA_BF16(224, 112, "%112, %113, %114, %115", "%116");
-WGMMA_BF16(240, 120, "%120, %121, %122, %123", "%124");
-WGMMA_BF16(256, 128, "%128, %129, %130, %131", "%132");
 
 // Two products of bf16 numbers; subnormal ones count.
 MOTE_FN u32 mul_bf16x2(u32 a, u32 b)

@@ -58,31 +58,19 @@ typedef Sent<STAGES, STAGES - 3> Filled; // one is multiplied, the next one begu
 template <class T, int K, int TOKENS, class RowOf>
 MOTE_FN void fill_item(Ring &ring, Filled &filled, const ItemWeights &weights, const MxRows &rows, int count, RowOf row)
 {
-    constexpr int HALF = TILES / 2, EACH = TOKENS / 16, SCALES = FP8 * ((TOKENS + FILLERS - 1) / FILLERS), N_STAGE = (K + Stage::COLUMNS - 1) / Stage::COLUMNS;
+    constexpr int EACH = TOKENS / 16, SCALES = FP8 * ((TOKENS + FILLERS - 1) / FILLERS), N_STAGE = (K + Stage::COLUMNS - 1) / Stage::COLUMNS;
     int thread = opaque(threadIdx.x), chunk = thread % 8, first = thread / 8; // out of sight: it would be worked out again for every copy
     u32 token[EACH];
     MOTE_UNROLL
     for (int i = 0; i < EACH; i++) token[i] = opaque((u32)row(min(first + 16 * i, count - 1)) * (T::UNITS * (FP8 ? 128 : 256)) + chunk * 16);
-    const u8 *q = (const u8 *)rows.q, *code[2];
-    const u8 *item = (thread / 4 < HALF ? weights.record[0] : weights.record[1]) + thread / 4 % HALF * T::BYTES + T::AT_SCALE + thread % 4 * 16;
-    MOTE_UNROLL
-    for (int i = 0; i < 2; i++) code[i] = weights.record[i] + thread / 64 * T::BYTES + thread % 64 * 16;
-    u32 at_code = opaque(Stage::CODE + thread * 16), at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
+    const u8 *q = (const u8 *)rows.q;
+    WeightsCopy<T, Stage> copy(weights, thread);
+    u32 at_token = opaque(first * 128 + ((chunk ^ first) & 7) * 16);
     MOTE_ROLLED
     for (int stage = 0; stage < N_STAGE; stage++, ring.next()) {
         ring.wait_empty();
         u32 to = ring.stage();
-        if (FP8 || stage % 2 == 0) {
-            MOTE_UNROLL
-            for (int i = 0; i < HALF; i++) // two tiles at once
-                stage_copy(to + at_code + i * 2048, code[i / (HALF / 2)] + i % (HALF / 2) * 2 * T::BYTES);
-            if (thread < TILES * 4) stage_copy(to + Stage::ITEM + thread * 16, item);
-            else if (stage == 0 && thread < TILES * 5) {
-                int at = thread - TILES * 4;
-                stage_copy(to + Stage::BASE + at * 16, (at < HALF ? weights.base[0] : weights.base[1]) + at % HALF * 16);
-            }
-            code[0] += 1024, code[1] += 1024, item += 64;
-        }
+        if (FP8 || stage % 2 == 0) copy.copy(to, weights, thread, stage == 0);
         MOTE_UNROLL
         for (int i = 0; i < EACH; i++) stage_copy(to + at_token + i * 2048, q + token[i]);
         q += 128;
@@ -155,7 +143,7 @@ template <int N> MOTE_FN void multiply(float (&acc)[N / 2], const u32 (&a)[Opera
     MOTE_UNROLL
     for (int k = 0; k < Operands::PRODUCTS; k++) {
         if constexpr (FP8) WgmmaE4M3<N>::add(acc, a[k], b + 2 * k, 0);
-        else WgmmaBf16<N>::add(acc, a[k], b + 2 * k);
+        else Wgmma<N, 1>::add(acc, a[k], b + 2 * k);
     }
     products_end();
 }

@@ -2,20 +2,10 @@
 // (sm_90a). The same function for other devices: prefill_int8_mma.cuh.
 #ifndef PREFILL_INT8_WGMMA_CUH
 #define PREFILL_INT8_WGMMA_CUH
-#include "common.cuh"
-#include "wgmma_operands.cuh"
+#include "wgmma.cuh"
 
 #ifdef __CUDACC__
-// What this thread copied to shared memory is there for the tensor cores too (before the barrier).
-MOTE_FN void stage_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-MOTE_FN void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-MOTE_FN void products_end()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-
-// One product of 32 columns; `fresh`: d starts at zero. B as in prefill_wgmma.cuh.
+// One product of 32 columns; `fresh`: d starts at zero. B as in wgmma.cuh.
 template <int N> struct WgmmaS8;
 // N_D: registers of the result, N / 2; A, B and P: the numbers of the operands that follow them.
 #define WGMMA_S8(N, N_D, A, B, P)                                                                              \
@@ -44,6 +34,7 @@ template <int N> MOTE_FN void products(int (&sum)[N / 2], const u32 (&code)[4][4
         WgmmaS8<N>::add(sum, code[s], b + 2 * s, fresh && s == 0);
     }
     products_end();
+    products_wait<0>();
 }
 
 #endif
